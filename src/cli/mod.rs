@@ -1,0 +1,214 @@
+//! The command line: one file per command.
+
+// Printing is what a command line is for; nowhere else is it allowed.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "this is the command line"
+)]
+
+mod check;
+mod demo;
+mod migrate;
+mod output;
+mod reset;
+mod run;
+mod status;
+mod verify;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{self, Config};
+use crate::projection::{Projection, Registry};
+use crate::store::{self, Database};
+
+/// Applies Kafka events to Postgres exactly once.
+///
+/// A consumer group stores the effects of events and its positions in Postgres in one transaction,
+/// drops stale events by per-entity sequences, and sends downstream messages through an outbox.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100, after_help = AFTER_HELP)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Settings come from the configuration file and from environment variables named
+TIDEGATE__<SECTION>__<KEY>, such as TIDEGATE__POSTGRES__URL, which win.
+
+Exit codes: 0 done, 64 wrong usage, 70 something needs a person, 75 try again later,
+78 wrong configuration.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the projections of the configuration file, and the relay
+    Run(run::Arguments),
+    /// Creates or updates Tidegate's own tables in the database
+    Migrate(ConfigArgument),
+    /// Checks the configuration and every SQL statement, and reports all mistakes at once
+    Check(check::Arguments),
+    /// Shows how far each partition and each outbox stream is
+    Status(status::Arguments),
+    /// Proves from the tables that every record is accounted for
+    Verify(verify::Arguments),
+    /// Empties a projection's tables and fills them again from the log, also while it runs
+    Reset(reset::Arguments),
+    /// Runs a small ledger with two processes and a kill in the middle, and compares the totals
+    Demo(demo::Arguments),
+}
+
+/// The configuration file.
+#[derive(Debug, clap::Args)]
+struct ConfigArgument {
+    /// Configuration file
+    #[arg(
+        long,
+        short,
+        env = "TIDEGATE_CONFIG",
+        default_value = "tidegate.toml",
+        value_name = "FILE"
+    )]
+    config: PathBuf,
+}
+
+/// How a command failed, and the exit code that says so to scripts.
+#[derive(Debug)]
+struct Failed {
+    code: u8,
+    error: anyhow::Error,
+}
+
+const CODE_NEEDS_A_PERSON: u8 = 70;
+const CODE_TRY_AGAIN: u8 = 75;
+const CODE_CONFIGURATION: u8 = 78;
+
+type Done = Result<(), Failed>;
+
+impl Failed {
+    fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code,
+            error: error.into(),
+        }
+    }
+}
+
+impl From<store::Error> for Failed {
+    fn from(error: store::Error) -> Self {
+        let code = match error.class() {
+            crate::engine::Class::Transient => CODE_TRY_AGAIN,
+            _ => CODE_NEEDS_A_PERSON,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<crate::kafka::ClusterError> for Failed {
+    fn from(error: crate::kafka::ClusterError) -> Self {
+        Self::new(CODE_TRY_AGAIN, error)
+    }
+}
+
+/// The whole program: every command of the service, for the projections of the configuration file and
+/// those of `registry`.
+///
+/// ```no_run
+/// # use std::process::ExitCode;
+/// use tidegate::projection::Registry;
+///
+/// fn main() -> ExitCode {
+///     tidegate::cli::main(Registry::new())
+/// }
+/// ```
+pub fn main(registry: Registry) -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return match error.use_stderr() {
+                true => ExitCode::from(64),
+                false => ExitCode::SUCCESS,
+            };
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: the async runtime cannot start: {error}");
+            return ExitCode::from(CODE_TRY_AGAIN);
+        }
+    };
+    match runtime.block_on(execute(arguments.command, registry)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed { code, error }) => {
+            let text = format!("{error:#}");
+            if text.starts_with("error:") {
+                eprintln!("{}", text.trim_end());
+            } else {
+                eprintln!("error: {text}");
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+async fn execute(command: Command, registry: Registry) -> Done {
+    match command {
+        Command::Run(arguments) => run::execute(arguments, registry).await,
+        Command::Migrate(arguments) => migrate::execute(arguments).await,
+        Command::Check(arguments) => check::execute(arguments, registry).await,
+        Command::Status(arguments) => status::execute(arguments).await,
+        Command::Verify(arguments) => verify::execute(arguments).await,
+        Command::Reset(arguments) => reset::execute(arguments, registry).await,
+        Command::Demo(arguments) => demo::execute(arguments).await,
+    }
+}
+
+impl ConfigArgument {
+    fn load(&self) -> Result<Config, Failed> {
+        config::load(&self.config, std::env::vars())
+            .map_err(|error| Failed::new(CODE_CONFIGURATION, error))
+    }
+}
+
+fn database(config: &Config) -> Result<Database, Failed> {
+    Database::new(&config.postgres_url, config.timeouts).map_err(|error| {
+        let error = anyhow::Error::new(error).context("`postgres.url` cannot be read");
+        Failed::new(CODE_CONFIGURATION, error)
+    })
+}
+
+async fn connect(database: &Database) -> Result<sqlx::PgConnection, Failed> {
+    let connected = database.connect("tidegate cli").await;
+    connected.map_err(|error| {
+        let place = format!("postgres at {} cannot be reached", database.place());
+        Failed::new(CODE_TRY_AGAIN, anyhow::Error::new(error).context(place))
+    })
+}
+
+/// The projections of the file and of the binary; their names differ.
+fn projections(config: &mut Config, registry: Registry) -> Result<Vec<Arc<Projection>>, Failed> {
+    let mut all: Vec<Arc<Projection>> = Vec::new();
+    let configured = config.projections.iter().map(|c| c.projection.clone());
+    for projection in configured.chain(registry.into_projections()) {
+        if all.iter().any(|known| known.name() == projection.name()) {
+            return Err(Failed::new(
+                CODE_CONFIGURATION,
+                anyhow::anyhow!(
+                    "projection `{}` is both in the configuration file and in the binary; rename one",
+                    projection.name()
+                ),
+            ));
+        }
+        all.push(Arc::new(projection));
+    }
+    Ok(all)
+}

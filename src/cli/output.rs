@@ -1,0 +1,54 @@
+//! Tables for people.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+/// An empty table with a header; columns named in `right` are aligned to the right.
+pub(super) fn table(header: &[&str], right: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header.iter().map(Cell::new));
+    for (index, name) in header.iter().enumerate() {
+        if right.contains(name)
+            && let Some(column) = table.column_mut(index)
+        {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// A number with thin groups: 1 234 567 is easier to read than 1234567.
+pub(super) fn number(number: i64) -> String {
+    let digits = number.unsigned_abs().to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    if number < 0 {
+        format!("-{grouped}")
+    } else {
+        grouped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        for (value, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (-1234567, "-1,234,567"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+}

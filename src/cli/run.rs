@@ -1,0 +1,97 @@
+//! `tidegate run`.
+
+use std::io::IsTerminal as _;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+use tracing_subscriber::EnvFilter;
+
+use super::{CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, projections};
+use crate::projection::Registry;
+use crate::runtime;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// Log lines as JSON objects
+    #[arg(long, env = "TIDEGATE_LOG_JSON")]
+    log_json: bool,
+    /// What to log: a level, or targets with levels, such as `info,tidegate=debug`
+    #[arg(
+        long,
+        env = "TIDEGATE_LOG",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
+    log: String,
+    /// Run only these projections (repeatable)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+}
+
+pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
+    let mut config = arguments.config.load()?;
+    let mut projections = projections(&mut config, registry)?;
+    for name in &arguments.only {
+        if !projections
+            .iter()
+            .any(|projection| projection.name() == name)
+        {
+            return Err(Failed::new(
+                64,
+                anyhow::anyhow!("--only: there is no projection `{name}`"),
+            ));
+        }
+    }
+    projections
+        .retain(|p| arguments.only.is_empty() || arguments.only.iter().any(|n| n == p.name()));
+    log(&arguments)?;
+    let stop = CancellationToken::new();
+    stop_on_signals(stop.clone()).map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
+    runtime::run(&config, projections, stop)
+        .await
+        .map_err(|error| {
+            let code = match error.is_temporary() {
+                true => CODE_TRY_AGAIN,
+                false => CODE_NEEDS_A_PERSON,
+            };
+            Failed::new(code, error)
+        })
+}
+
+fn log(arguments: &Arguments) -> Done {
+    let filter = EnvFilter::try_new(&arguments.log)
+        .map_err(|error| Failed::new(64, anyhow::Error::new(error).context("--log")))?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    if arguments.log_json {
+        log.json().flatten_event(true).init();
+    } else {
+        log.init();
+    }
+    Ok(())
+}
+
+/// The first SIGTERM or SIGINT stops in order; the second ends the process. Either is safe.
+fn stop_on_signals(stop: CancellationToken) -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if stop.is_cancelled() {
+                warn!("second signal: ending at once; open batches are rolled back");
+                std::process::exit(i32::from(CODE_TRY_AGAIN));
+            }
+            stop.cancel();
+        }
+    });
+    Ok(())
+}

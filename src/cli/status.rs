@@ -1,0 +1,218 @@
+//! `tidegate status`.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::output::{number, table};
+use super::{ConfigArgument, Done, connect, database};
+use crate::config::Config;
+use crate::kafka::{Cluster, Watermarks};
+use crate::store::position::Status as Position;
+use crate::store::relay::Status as Stream;
+use crate::store::{position, relay};
+use crate::types::TopicPartition;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// One JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+type Logs = BTreeMap<TopicPartition, Watermarks>;
+
+pub(super) async fn execute(arguments: Arguments) -> Done {
+    let config = arguments.config.load()?;
+    let mut connection = connect(&database(&config)?).await?;
+    let positions = position::status(&mut connection).await?;
+    let streams = relay::status(&mut connection).await?;
+    let logs = logs(&config, &positions).await;
+    if arguments.json {
+        let json = as_json(&positions, &streams, &logs);
+        println!("{json:#}");
+    } else {
+        print(&positions, &streams, &logs);
+    }
+    Ok(())
+}
+
+/// What the logs hold, as far as Kafka answers: without it the positions are still worth showing.
+async fn logs(config: &Config, positions: &[Position]) -> Logs {
+    let mut logs = Logs::new();
+    let cluster = match Cluster::new(&config.kafka) {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            eprintln!("warning: no lag shown: {error}");
+            return logs;
+        }
+    };
+    for row in positions {
+        let partition = TopicPartition::new(&*row.topic, row.partition);
+        if logs.contains_key(&partition) {
+            continue;
+        }
+        match cluster.watermarks(&partition).await {
+            Ok(watermarks) => {
+                logs.insert(partition, watermarks);
+            }
+            Err(error) => {
+                eprintln!("warning: no lag shown: {error}");
+                break;
+            }
+        }
+    }
+    logs
+}
+
+fn lag(row: &Position, logs: &Logs) -> Option<i64> {
+    let log = logs.get(&TopicPartition::new(&*row.topic, row.partition))?;
+    Some((log.high - row.next_offset).max(0))
+}
+
+fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
+    if positions.is_empty() {
+        println!("no projection has been started yet");
+        return;
+    }
+    for rows in positions.chunk_by(|a, b| a.projection == b.projection) {
+        let first = &rows[0];
+        println!(
+            "projection {} (generation {}, {}): {}",
+            first.projection, first.generation, first.desired_state, first.definition
+        );
+        print_partitions(rows, logs);
+        for row in rows.iter().filter(|row| !row.cause.is_empty()) {
+            println!(
+                "{}[{}] {} since {}: {}",
+                row.topic,
+                row.partition,
+                row.condition,
+                row.since.format("%Y-%m-%d %H:%M:%S UTC"),
+                row.cause
+            );
+        }
+        println!();
+    }
+    if !streams.is_empty() {
+        print_streams(streams);
+    }
+}
+
+fn print_partitions(rows: &[Position], logs: &Logs) {
+    let numbers = [
+        "next",
+        "lag",
+        "consumed",
+        "applied",
+        "stale",
+        "duplicate",
+        "filtered",
+    ];
+    let mut header = vec!["partition", "state"];
+    header.extend(numbers);
+    header.push("owner");
+    let mut table = table(&header, &numbers);
+    let mut sums = [0_i64; 6];
+    for row in rows {
+        let lag = lag(row, logs);
+        let counts = [
+            row.consumed,
+            row.applied,
+            row.stale,
+            row.duplicate,
+            row.filtered,
+        ];
+        for (sum, count) in sums
+            .iter_mut()
+            .zip([lag.unwrap_or(0)].iter().chain(&counts))
+        {
+            *sum += count;
+        }
+        let mut cells = vec![
+            format!("{}[{}]", row.topic, row.partition),
+            row.condition.clone(),
+            number(row.next_offset),
+            lag.map_or_else(|| "?".to_owned(), number),
+        ];
+        cells.extend(counts.map(number));
+        cells.push(if row.owner.is_empty() {
+            "-".to_owned()
+        } else {
+            row.owner.clone()
+        });
+        table.add_row(cells);
+    }
+    if rows.len() > 1 {
+        let mut cells = vec!["all".to_owned(), String::new(), String::new()];
+        cells.extend(sums.map(number));
+        cells.push(String::new());
+        table.add_row(cells);
+    }
+    println!("{table}");
+}
+
+fn print_streams(streams: &[Stream]) {
+    println!("outbox");
+    let numbers = ["emitted", "sent", "waiting"];
+    let mut table = table(
+        &[
+            "stream",
+            "emitted",
+            "sent",
+            "waiting",
+            "relay",
+            "last error",
+        ],
+        &numbers,
+    );
+    for row in streams {
+        table.add_row([
+            row.stream.clone(),
+            number(row.emitted),
+            number(row.sent_through),
+            number(row.emitted - row.sent_through),
+            if row.owner.is_empty() {
+                "-".to_owned()
+            } else {
+                row.owner.clone()
+            },
+            row.last_error.clone(),
+        ]);
+    }
+    println!("{table}");
+}
+
+fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_json::Value {
+    let partition = |row: &Position| {
+        json!({
+            "topic": row.topic, "partition": row.partition, "next_offset": row.next_offset,
+            "lag": lag(row, logs), "epoch": row.epoch, "owner": row.owner,
+            "consumed": row.consumed, "applied": row.applied, "stale": row.stale,
+            "duplicate": row.duplicate, "filtered": row.filtered,
+            "condition": row.condition, "cause": row.cause, "since": row.since.to_rfc3339(),
+        })
+    };
+    let projection = |rows: &[Position]| {
+        json!({
+            "name": rows[0].projection, "generation": rows[0].generation,
+            "desired_state": rows[0].desired_state, "definition": rows[0].definition,
+            "partitions": rows.iter().map(partition).collect::<Vec<_>>(),
+        })
+    };
+    let stream = |row: &Stream| {
+        json!({
+            "stream": row.stream, "emitted": row.emitted, "sent_through": row.sent_through,
+            "waiting": row.emitted - row.sent_through, "relay": row.owner, "last_error": row.last_error,
+        })
+    };
+    json!({
+        "projections": positions
+            .chunk_by(|a, b| a.projection == b.projection)
+            .map(projection)
+            .collect::<Vec<_>>(),
+        "outbox": streams.iter().map(stream).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,110 @@
+//! `tidegate verify`: the account of every record, proved from the tables (I6).
+
+use serde_json::json;
+
+use super::output::{number, table};
+use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database};
+use crate::store::position::Status as Position;
+use crate::store::relay::Status as Stream;
+use crate::store::{position, relay};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// One thing that must hold.
+struct Claim {
+    what: String,
+    detail: String,
+    holds: bool,
+}
+
+pub(super) async fn execute(arguments: Arguments) -> Done {
+    let config = arguments.config.load()?;
+    let mut connection = connect(&database(&config)?).await?;
+    let positions = position::status(&mut connection).await?;
+    let streams = relay::status(&mut connection).await?;
+    let claims: Vec<Claim> = positions
+        .chunk_by(|a, b| a.projection == b.projection)
+        .map(account)
+        .chain(streams.iter().flat_map(outbox))
+        .collect();
+    let broken = claims.iter().filter(|claim| !claim.holds).count();
+    if arguments.json {
+        let claim = |c: &Claim| json!({ "claim": c.what, "detail": c.detail, "holds": c.holds });
+        let claims: Vec<_> = claims.iter().map(claim).collect();
+        let all = json!({ "holds": broken == 0, "claims": claims });
+        println!("{all:#}");
+    } else {
+        let mut table = table(&["claim", "found", ""], &[]);
+        for claim in &claims {
+            let verdict = if claim.holds { "holds" } else { "BROKEN" };
+            table.add_row([&*claim.what, &*claim.detail, verdict]);
+        }
+        println!("{table}");
+    }
+    match broken {
+        0 => Ok(()),
+        broken => Err(Failed::new(
+            CODE_NEEDS_A_PERSON,
+            anyhow::anyhow!("{broken} of {} claims do not hold", claims.len()),
+        )),
+    }
+}
+
+/// consumed = applied + stale + duplicate + filtered, in every partition.
+fn account(rows: &[Position]) -> Claim {
+    let sum = |pick: fn(&Position) -> i64| rows.iter().map(pick).sum::<i64>();
+    let accounted = |p: &Position| p.consumed == p.applied + p.stale + p.duplicate + p.filtered;
+    Claim {
+        what: format!(
+            "{}: every record consumed is accounted for",
+            rows[0].projection
+        ),
+        detail: format!(
+            "{} = {} applied + {} stale + {} duplicate + {} filtered, in {} partitions",
+            number(sum(|p| p.consumed)),
+            number(sum(|p| p.applied)),
+            number(sum(|p| p.stale)),
+            number(sum(|p| p.duplicate)),
+            number(sum(|p| p.filtered)),
+            rows.len()
+        ),
+        holds: rows.iter().all(accounted),
+    }
+}
+
+/// Numbers are dense, and nothing is marked as sent that was never emitted.
+fn outbox(stream: &Stream) -> [Claim; 2] {
+    let removed = stream.emitted - stream.kept;
+    [
+        Claim {
+            what: format!("outbox {}: numbers are dense", stream.stream),
+            detail: format!(
+                "{} emitted, {} kept, highest {}",
+                number(stream.emitted),
+                number(stream.kept),
+                number(stream.highest)
+            ),
+            // Sent rows may have been removed from the front; never the newest.
+            holds: removed >= 0 && (stream.kept == 0 || stream.highest == stream.emitted),
+        },
+        Claim {
+            what: format!(
+                "outbox {}: nothing is sent that is not emitted",
+                stream.stream
+            ),
+            detail: format!(
+                "{} of {} sent",
+                number(stream.sent_through),
+                number(stream.emitted)
+            ),
+            holds: stream.sent_through <= stream.emitted,
+        },
+    ]
+}

@@ -1,0 +1,143 @@
+//! Picks the wanted fields out of a JSON object in one pass, without building a tree.
+
+use std::fmt;
+
+use serde::Deserializer as _;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// Which fields of an object are wanted, and the slot each goes to.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    fields: Vec<Field>,
+    slots: usize,
+}
+
+#[derive(Debug)]
+struct Field {
+    name: String,
+    /// Slots that want the field itself.
+    slots: Vec<usize>,
+    /// What is wanted inside the field.
+    inside: Layout,
+}
+
+type Slots<'p> = Vec<Option<&'p RawValue>>;
+
+impl Layout {
+    pub(super) fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Adds a JSON pointer and returns the slot its value will be in.
+    pub(super) fn slot(&mut self, pointer: &str) -> usize {
+        let slot = self.slots;
+        self.slots += 1;
+        let mut layout = self;
+        let mut tokens = pointer.split('/').skip(1).peekable();
+        while let Some(token) = tokens.next() {
+            let name = token.replace("~1", "/").replace("~0", "~");
+            let at = match layout.fields.iter().position(|field| field.name == name) {
+                Some(at) => at,
+                None => {
+                    layout.fields.push(Field {
+                        name,
+                        slots: Vec::new(),
+                        inside: Self::default(),
+                    });
+                    layout.fields.len() - 1
+                }
+            };
+            let field = &mut layout.fields[at];
+            if tokens.peek().is_none() {
+                field.slots.push(slot);
+            }
+            layout = &mut field.inside;
+        }
+        slot
+    }
+
+    /// The wanted values, as they stand in the payload. A name that occurs twice counts as its last.
+    pub(super) fn extract<'p>(&self, payload: &'p [u8]) -> Result<Slots<'p>, String> {
+        if payload.is_empty() {
+            return Err("the value is empty; expected a JSON object".to_owned());
+        }
+        let mut found = vec![None; self.slots];
+        let mut json = serde_json::Deserializer::from_slice(payload);
+        json.deserialize_map(Fields {
+            layout: self,
+            found: &mut found,
+        })
+        .and_then(|()| json.end())
+        .map_err(|error| format!("the value is not a JSON object: {error}"))?;
+        Ok(found)
+    }
+
+    fn descend<'p>(&self, raw: &'p RawValue, found: &mut Slots<'p>) -> serde_json::Result<()> {
+        if !self.is_empty() && raw.get().starts_with('{') {
+            let mut json = serde_json::Deserializer::from_str(raw.get());
+            json.deserialize_map(Fields {
+                layout: self,
+                found,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+struct Fields<'l, 'p> {
+    layout: &'l Layout,
+    found: &'l mut Slots<'p>,
+}
+
+impl<'p> Visitor<'p> for Fields<'_, 'p> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'p>>(self, mut map: M) -> Result<(), M::Error> {
+        while let Some(field) = map.next_key_seed(Name(self.layout))? {
+            match field {
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+                Some(field) => {
+                    let raw: &'p RawValue = map.next_value()?;
+                    for slot in &field.slots {
+                        self.found[*slot] = Some(raw);
+                    }
+                    field
+                        .inside
+                        .descend(raw, self.found)
+                        .map_err(serde::de::Error::custom)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks a field name up without keeping it.
+struct Name<'l>(&'l Layout);
+
+impl<'p, 'l> DeserializeSeed<'p> for Name<'l> {
+    type Value = Option<&'l Field>;
+
+    fn deserialize<D: serde::Deserializer<'p>>(self, name: D) -> Result<Self::Value, D::Error> {
+        name.deserialize_str(self)
+    }
+}
+
+impl<'l> Visitor<'_> for Name<'l> {
+    type Value = Option<&'l Field>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.0.fields.iter().find(|field| field.name == name))
+    }
+}

@@ -1,0 +1,205 @@
+//! Bytes to events. JSON for now.
+//!
+//! What is wrong with a record is found here, with the record's name, before a transaction begins.
+
+mod json;
+mod value;
+
+use crate::projection::{
+    ColumnData, Events, Gate, Projection, Ref, Share, Source, TextColumn, Tombstones,
+};
+use crate::types::{Record, TopicPartition};
+
+use json::Layout;
+
+/// A record that cannot become an event.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct DecodeError {
+    /// Its place in the batch.
+    pub(crate) at: Ref,
+    /// Field and cause.
+    pub(crate) what: String,
+}
+
+/// Decodes the records of one projection.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    layout: Layout,
+    entity: Option<Place>,
+    sequence: Option<Place>,
+    sequence_required: bool,
+    event_id: Option<Place>,
+    columns: Vec<(String, Place, crate::projection::ColumnType, bool)>,
+    tombstones: Tombstones,
+}
+
+/// A [`Source`], with a pointer replaced by its slot in the layout.
+#[derive(Debug)]
+enum Place {
+    Key,
+    Header(String),
+    Slot { slot: usize, pointer: String },
+}
+
+impl Place {
+    fn describe(&self) -> String {
+        match self {
+            Self::Key => "the record key".to_owned(),
+            Self::Header(name) => format!("header `{name}`"),
+            Self::Slot { pointer, .. } => format!("`{pointer}`"),
+        }
+    }
+}
+
+impl Decoder {
+    pub(crate) fn new(projection: &Projection) -> Self {
+        let mut layout = Layout::default();
+        let mut place = |source: &Source| match source {
+            Source::Key => Place::Key,
+            Source::Header(name) => Place::Header(name.clone()),
+            Source::Pointer(pointer) => Place::Slot {
+                slot: layout.slot(pointer),
+                pointer: pointer.clone(),
+            },
+        };
+        let entity = projection.entity.as_ref().map(&mut place);
+        let sequence = projection.sequence.as_ref().map(&mut place);
+        let event_id = projection.event_id.as_ref().map(&mut place);
+        let columns = projection
+            .columns
+            .iter()
+            .map(|c| (c.name.clone(), place(&c.source), c.column_type, c.nullable))
+            .collect();
+        Self {
+            layout,
+            entity,
+            sequence,
+            sequence_required: projection.gate != Gate::None,
+            event_id,
+            columns,
+            tombstones: projection.tombstones,
+        }
+    }
+
+    /// Decodes a batch, given each partition's consecutive records.
+    ///
+    /// # Errors
+    /// The first record that cannot be decoded.
+    pub(crate) fn decode<'a>(
+        &self,
+        shares: impl IntoIterator<Item = (&'a TopicPartition, &'a [Record])>,
+    ) -> Result<Events<'a>, DecodeError> {
+        let mut events = Events {
+            shares: Vec::new(),
+            records: Vec::new(),
+            entities: TextColumn::default(),
+            sequences: Vec::new(),
+            event_ids: TextColumn::default(),
+            columns: self.columns.iter().map(|c| ColumnData::new(c.2)).collect(),
+            filtered: Vec::new(),
+        };
+        for (partition, records) in shares {
+            let first = events.records.len() as Ref;
+            for record in records {
+                self.push(record, &mut events).map_err(|what| DecodeError {
+                    at: events.records.len() as Ref,
+                    what,
+                })?;
+                events.records.push(record);
+            }
+            events.shares.push(Share {
+                partition,
+                refs: first..events.records.len() as Ref,
+            });
+        }
+        Ok(events)
+    }
+
+    fn push(&self, record: &Record, events: &mut Events<'_>) -> Result<(), String> {
+        let Some(value) = record.value() else {
+            return match self.tombstones {
+                Tombstones::Filter => {
+                    push_filtered(events);
+                    Ok(())
+                }
+                Tombstones::Refuse => Err(
+                    "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here".to_owned(),
+                ),
+            };
+        };
+        let fields = if self.layout.is_empty() {
+            Vec::new()
+        } else {
+            self.layout.extract(value)?
+        };
+        let read = |place: &Place| -> Result<Option<value::Value<'_>>, String> {
+            match place {
+                Place::Key => value::bytes(record.key(), "the record key"),
+                Place::Header(name) => value::bytes(record.header(name), "the header"),
+                Place::Slot { slot, .. } => Ok(fields[*slot].and_then(value::Value::from_json)),
+            }
+        };
+        let named =
+            |place: &Place, role: &str, why: &str| format!("{role} ({}): {why}", place.describe());
+
+        if let Some(place) = &self.entity {
+            let value = read(place)?.ok_or_else(|| named(place, "entity", "missing"))?;
+            let entity = value
+                .as_identity()
+                .map_err(|why| named(place, "entity", &why))?;
+            events.entities.push(Some(&entity));
+        } else {
+            events.entities.push(None);
+        }
+        events.sequences.push(match &self.sequence {
+            None => None,
+            Some(place) => match read(place)? {
+                None if self.sequence_required => return Err(named(place, "sequence", "missing")),
+                None => None,
+                Some(value) => Some(
+                    value
+                        .as_sequence()
+                        .map_err(|why| named(place, "sequence", &why))?,
+                ),
+            },
+        });
+        if let Some(place) = &self.event_id {
+            let value = read(place)?.ok_or_else(|| named(place, "event_id", "missing"))?;
+            let id = value
+                .as_identity()
+                .map_err(|why| named(place, "event_id", &why))?;
+            events.event_ids.push(Some(&id));
+        }
+        for ((name, place, column_type, nullable), data) in
+            self.columns.iter().zip(&mut events.columns)
+        {
+            let value = read(place)?;
+            if value.is_none() && !nullable {
+                return Err(named(
+                    place,
+                    &format!("column `{name}`"),
+                    "missing or null; declare it nullable if that is allowed",
+                ));
+            }
+            value::push(data, *column_type, value)
+                .map_err(|why| named(place, &format!("column `{name}`"), &why))?;
+        }
+        events.filtered.push(false);
+        Ok(())
+    }
+}
+
+/// A row without values, for a record that no handler sees.
+fn push_filtered(events: &mut Events<'_>) {
+    events.entities.push(None);
+    events.sequences.push(None);
+    events.event_ids.push(None);
+    for column in &mut events.columns {
+        value::push_null(column);
+    }
+    events.filtered.push(true);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Scalars of a record, converted to the type that is wanted, or refused with a reason.
+
+use std::borrow::Cow;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::projection::{ColumnData, ColumnType};
+
+/// A value as it stands in a record; never JSON's null.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'p> {
+    /// JSON text of any kind but null.
+    Json(&'p str),
+    /// A key or header.
+    Text(&'p str),
+}
+
+/// A key or header, which must be UTF-8.
+pub(super) fn bytes<'p>(bytes: Option<&'p [u8]>, what: &str) -> Result<Option<Value<'p>>, String> {
+    bytes
+        .map(|bytes| std::str::from_utf8(bytes).map(Value::Text))
+        .transpose()
+        .map_err(|_| format!("{what} is not UTF-8 text"))
+}
+
+impl<'p> Value<'p> {
+    pub(super) fn from_json(raw: &'p RawValue) -> Option<Self> {
+        (raw.get() != "null").then(|| Self::Json(raw.get()))
+    }
+
+    /// The text of a string.
+    fn as_text(&self) -> Result<Cow<'p, str>, String> {
+        let text = match self {
+            Self::Text(text) => Cow::Borrowed(*text),
+            Self::Json(json) => match json.strip_prefix('"').and_then(|s| s.strip_suffix('"')) {
+                None => return Err(format!("expected a string, found {}", self.kind())),
+                Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
+                Some(_) => Cow::Owned(
+                    serde_json::from_str(json).map_err(|error| format!("bad string: {error}"))?,
+                ),
+            },
+        };
+        if text.contains('\0') {
+            return Err("holds a NUL character, which Postgres cannot store as text".to_owned());
+        }
+        Ok(text)
+    }
+
+    fn as_integer<T: std::str::FromStr>(&self, bits: u32) -> Result<T, String> {
+        let text = match self {
+            Self::Text(text) | Self::Json(text) => text,
+        };
+        text.parse().map_err(|_| match self {
+            Self::Json(json) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+                format!("{} is not an integer of {bits} bits", excerpt(json))
+            }
+            _ => format!("expected an integer, found {}", self.kind()),
+        })
+    }
+
+    /// A number that orders an entity's events: an integer, or a string that holds one.
+    pub(super) fn as_sequence(&self) -> Result<i64, String> {
+        match self.as_text() {
+            Ok(text) => Value::Text(&text).as_integer(64),
+            Err(_) => self.as_integer(64),
+        }
+    }
+
+    /// Text that names something: a string, or an integer.
+    pub(super) fn as_identity(&self) -> Result<Cow<'p, str>, String> {
+        match self {
+            Self::Json(json) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+                self.as_integer::<i128>(128)?;
+                Ok(Cow::Borrowed(json))
+            }
+            _ => match self.as_text()? {
+                text if text.is_empty() => Err("empty".to_owned()),
+                text => Ok(text),
+            },
+        }
+    }
+
+    fn kind(&self) -> String {
+        match self {
+            Self::Text(text) => format!("the text {}", excerpt(text)),
+            Self::Json(json) => match json.as_bytes().first() {
+                Some(b'{') => "an object".to_owned(),
+                Some(b'[') => "an array".to_owned(),
+                Some(b'"') => format!("the string {}", excerpt(json)),
+                _ => excerpt(json).to_string(),
+            },
+        }
+    }
+}
+
+/// At most the first characters of something that is quoted in an error.
+fn excerpt(text: &str) -> Cow<'_, str> {
+    const CHARS_MAX: usize = 40;
+    match text.char_indices().nth(CHARS_MAX) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}..", &text[..end])),
+    }
+}
+
+/// A JSON number's syntax, which is also a Postgres numeric's.
+fn is_number(text: &str) -> bool {
+    serde_json::from_str::<serde_json::Number>(text).is_ok() || {
+        // Longer than an f64 holds: digits, sign, one point.
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        !digits.is_empty()
+            && digits.bytes().filter(|b| *b == b'.').count() <= 1
+            && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+            && digits.starts_with(|c: char| c.is_ascii_digit())
+            && digits.ends_with(|c: char| c.is_ascii_digit())
+    }
+}
+
+/// Converts and appends a value; no value is null.
+pub(super) fn push(
+    data: &mut ColumnData,
+    column_type: ColumnType,
+    value: Option<Value<'_>>,
+) -> Result<(), String> {
+    let Some(value) = value else {
+        push_null(data);
+        return Ok(());
+    };
+    match data {
+        ColumnData::Bigint(column) => column.push(Some(value.as_integer(64)?)),
+        ColumnData::Integer(column) => column.push(Some(value.as_integer(32)?)),
+        ColumnData::Double(column) => column.push(Some(match value {
+            Value::Json(text) | Value::Text(text) if is_number(text) => text
+                .parse()
+                .ok()
+                .filter(|number: &f64| number.is_finite())
+                .ok_or_else(|| format!("{} is not a double", excerpt(text)))?,
+            _ => return Err(format!("expected a number, found {}", value.kind())),
+        })),
+        ColumnData::Boolean(column) => column.push(Some(match value {
+            Value::Json("true") | Value::Text("true") => true,
+            Value::Json("false") | Value::Text("false") => false,
+            _ => return Err(format!("expected true or false, found {}", value.kind())),
+        })),
+        ColumnData::Uuid(column) => {
+            let text = value.as_text()?;
+            let uuid = Uuid::try_parse(&text);
+            column.push(Some(
+                uuid.map_err(|_| format!("{} is not a UUID", excerpt(&text)))?,
+            ));
+        }
+        ColumnData::Timestamptz(column) => {
+            let text = value.as_text()?;
+            let time = DateTime::parse_from_rfc3339(&text).map_err(|_| {
+                format!(
+                    "{} is not an RFC 3339 time such as 2026-01-31T09:30:00Z",
+                    excerpt(&text)
+                )
+            })?;
+            column.push(Some(time.with_timezone(&Utc)));
+        }
+        ColumnData::Date(column) => {
+            let text = value.as_text()?;
+            let date = NaiveDate::parse_from_str(&text, "%Y-%m-%d");
+            column.push(Some(date.map_err(|_| {
+                format!("{} is not a date such as 2026-01-31", excerpt(&text))
+            })?));
+        }
+        ColumnData::Text(column) => match (column_type, value) {
+            (ColumnType::Jsonb, Value::Json(json)) => column.push(Some(storable_json(json)?)),
+            (ColumnType::Jsonb, Value::Text(_)) => {
+                return Err("a key or header cannot be jsonb".to_owned());
+            }
+            (ColumnType::Numeric, Value::Json(json)) if is_number(json) => column.push(Some(json)),
+            (ColumnType::Numeric, _) => {
+                let text = value.as_text()?;
+                if !is_number(&text) {
+                    return Err(format!("{} is not a number", excerpt(&text)));
+                }
+                column.push(Some(&text));
+            }
+            _ => column.push(Some(&value.as_text()?)),
+        },
+    }
+    Ok(())
+}
+
+/// JSON that jsonb takes: it has no NUL and no half of a surrogate pair.
+fn storable_json(json: &str) -> Result<&str, String> {
+    if json.contains("\\u") {
+        let value: serde_json::Value = serde_json::from_str(json)
+            .map_err(|error| format!("not storable as jsonb: {error}"))?;
+        if has_nul(&value) {
+            return Err("holds a NUL character, which jsonb cannot store".to_owned());
+        }
+    }
+    Ok(json)
+}
+
+fn has_nul(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::String(text) => text.contains('\0'),
+        serde_json::Value::Array(items) => items.iter().any(has_nul),
+        serde_json::Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || has_nul(value)),
+        _ => false,
+    }
+}
+
+pub(super) fn push_null(data: &mut ColumnData) {
+    match data {
+        ColumnData::Bigint(column) => column.push(None),
+        ColumnData::Integer(column) => column.push(None),
+        ColumnData::Double(column) => column.push(None),
+        ColumnData::Boolean(column) => column.push(None),
+        ColumnData::Uuid(column) => column.push(None),
+        ColumnData::Timestamptz(column) => column.push(None),
+        ColumnData::Date(column) => column.push(None),
+        ColumnData::Text(column) => column.push(None),
+    }
+}

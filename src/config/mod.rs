@@ -1,0 +1,304 @@
+//! Configuration: defaults < TOML file < environment < flags.
+//!
+//! Every problem is reported at once, with its place and a cure. The file is read with the place of
+//! each value, which a derived deserializer would lose: a wrong column is reported at its line.
+
+mod problems;
+mod projections;
+mod section;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use toml::de::{DeTable, DeValue};
+
+pub(crate) use problems::{Place, Problems};
+use section::{File, Section, Sources};
+
+use crate::kafka::{Connection, GroupProtocol, reserved};
+use crate::projection::Projection;
+use crate::sql_projection::SqlProjection;
+use crate::store::Timeouts;
+
+/// The prefix of environment variables: `TIDEGATE__KAFKA__BOOTSTRAP_SERVERS` is `kafka.bootstrap_servers`.
+const ENVIRONMENT_PREFIX: &str = "TIDEGATE__";
+
+/// All that is configured.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) kafka: Connection,
+    pub(crate) group_prefix: String,
+    pub(crate) group_protocol: GroupProtocol,
+    pub(crate) postgres_url: String,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) apply: Apply,
+    pub(crate) relay: Relay,
+    pub(crate) projections: Vec<Configured>,
+}
+
+/// How batches are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Apply {
+    pub(crate) writers: usize,
+    pub(crate) batch_records_max: usize,
+    pub(crate) batch_linger: Duration,
+    pub(crate) drain_max: Duration,
+}
+
+/// Whether and how this process sends the outbox.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Relay {
+    pub(crate) enabled: bool,
+    pub(crate) lease: Duration,
+}
+
+/// A projection from the file, with the places of its statements.
+#[derive(Debug)]
+pub(crate) struct Configured {
+    pub(crate) projection: Projection,
+    pub(crate) sql: SqlProjection,
+    /// Where the projection begins, and where each apply and each emit stands.
+    pub(crate) place: Place,
+    pub(crate) applies: Vec<SqlPlace>,
+    pub(crate) emits: Vec<SqlPlace>,
+}
+
+/// Where a statement stands in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct SqlPlace {
+    pub(crate) place: Place,
+    /// Byte offset of the statement's first character, if the text in the file is the statement itself.
+    pub(crate) text_start: Option<usize>,
+    pub(crate) sql: String,
+}
+
+/// The file could not be read at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Error {
+    #[error("{0}")]
+    Problems(Problems),
+}
+
+/// Reads the file and the environment.
+///
+/// # Errors
+/// All problems at once.
+pub(crate) fn load(
+    path: &Path,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Config, Error> {
+    let mut problems = Problems::default();
+    let name = path.display().to_string();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            problems.add(
+                Place::Name(name),
+                format!("cannot be read: {error}"),
+                "name an existing file with `--config`; `examples/ledger/tidegate.toml` is one",
+            );
+            return Err(Error::Problems(problems));
+        }
+    };
+    let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+    parse(&name, &text, &folder, environment)
+}
+
+/// Reads configuration from text; relative paths in it are relative to `folder`.
+pub(crate) fn parse(
+    name: &str,
+    text: &str,
+    folder: &Path,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Config, Error> {
+    let file = File::new(name, text);
+    let mut problems = Problems::new(&file);
+    let (root, syntax) = DeTable::parse_recoverable(text);
+    for error in syntax {
+        let place = error.span().map_or_else(
+            || Place::Name(name.to_owned()),
+            |span| file.place(span.start),
+        );
+        problems.add(
+            place,
+            error.message().to_owned(),
+            "see https://toml.io for the syntax",
+        );
+    }
+    if !problems.is_empty() {
+        return Err(Error::Problems(problems));
+    }
+    let variables: BTreeMap<String, String> = environment
+        .filter_map(|(name, value)| {
+            let path = name.strip_prefix(ENVIRONMENT_PREFIX)?;
+            Some((path.to_lowercase().replace("__", "."), value))
+        })
+        .collect();
+    let mut sources = Sources {
+        file: &file,
+        folder,
+        variables,
+        problems: &mut problems,
+    };
+    let config = read(root.get_ref(), &mut sources);
+    for name in sources.variables.keys() {
+        let variable = format!(
+            "{ENVIRONMENT_PREFIX}{}",
+            name.to_uppercase().replace('.', "__")
+        );
+        sources.problems.add(
+            Place::Name(format!("environment variable {variable}")),
+            "names no setting".to_owned(),
+            "unset it, or correct its name: TIDEGATE__<SECTION>__<KEY>",
+        );
+    }
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(Error::Problems(problems)),
+    }
+}
+
+fn read(root: &DeTable<'_>, sources: &mut Sources<'_>) -> Option<Config> {
+    let mut top = Section::new("", Some(root), None);
+    let kafka = top.table("kafka", sources);
+    let postgres = top.table("postgres", sources);
+    let apply = top.table("apply", sources);
+    let relay = top.table("relay", sources);
+    let projections = top.table("projections", sources);
+    top.finish(&[], sources);
+
+    let kafka = read_kafka(kafka, sources);
+    let (postgres_url, timeouts) = read_postgres(postgres, sources);
+    let apply = read_apply(apply, sources);
+    let relay = read_relay(relay, sources);
+    let projections = projections::read(projections, sources);
+    let (connection, group_prefix, group_protocol) = kafka?;
+    Some(Config {
+        kafka: connection,
+        group_prefix,
+        group_protocol,
+        postgres_url: postgres_url?,
+        timeouts,
+        apply,
+        relay,
+        projections,
+    })
+}
+
+fn read_kafka(
+    mut section: Section<'_>,
+    sources: &mut Sources<'_>,
+) -> Option<(Connection, String, GroupProtocol)> {
+    let bootstrap_servers = section.required(
+        "bootstrap_servers",
+        "set it to `host:port` of a broker, or set TIDEGATE__KAFKA__BOOTSTRAP_SERVERS",
+        sources,
+    );
+    let group_prefix = section.string("group_prefix", sources);
+    let group_protocol = section.choice(
+        "group_protocol",
+        &[
+            ("classic", GroupProtocol::Classic),
+            ("consumer", GroupProtocol::Consumer),
+        ],
+        sources,
+    );
+    let mut options = BTreeMap::new();
+    for (key, value, place) in section.strings("options", sources) {
+        match reserved(&key) {
+            Some(cure) => {
+                sources
+                    .problems
+                    .add(place, format!("`{key}` is managed by tidegate"), cure)
+            }
+            None => {
+                options.insert(key, value);
+            }
+        }
+    }
+    section.finish(
+        &[
+            "bootstrap_servers",
+            "group_prefix",
+            "group_protocol",
+            "options",
+        ],
+        sources,
+    );
+    let connection = Connection {
+        bootstrap_servers: bootstrap_servers?,
+        options,
+    };
+    let group_prefix = group_prefix.unwrap_or_else(|| "tidegate".to_owned());
+    Some((connection, group_prefix, group_protocol.unwrap_or_default()))
+}
+
+fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> (Option<String>, Timeouts) {
+    let url = section.required(
+        "url",
+        "set it to postgres://user@host/database, or set TIDEGATE__POSTGRES__URL",
+        sources,
+    );
+    let statement = section.duration("statement_timeout", Duration::from_secs(30), sources);
+    let lock = section.duration("lock_timeout", Duration::from_secs(10), sources);
+    let idle_in_transaction = section.duration(
+        "idle_in_transaction_timeout",
+        Duration::from_secs(10),
+        sources,
+    );
+    section.finish(
+        &[
+            "url",
+            "statement_timeout",
+            "lock_timeout",
+            "idle_in_transaction_timeout",
+        ],
+        sources,
+    );
+    let timeouts = Timeouts {
+        statement,
+        lock,
+        idle_in_transaction,
+    };
+    (url, timeouts)
+}
+
+fn read_apply(section: Section<'_>, sources: &mut Sources<'_>) -> Apply {
+    let apply = Apply {
+        writers: section.count("writers", 1..=64, 1, sources),
+        batch_records_max: section.count("batch_records_max", 1..=100_000, 10_000, sources),
+        batch_linger: section.duration("batch_linger", Duration::from_millis(10), sources),
+        drain_max: section.duration("drain_max", Duration::from_secs(10), sources),
+    };
+    section.finish(
+        &["writers", "batch_records_max", "batch_linger", "drain_max"],
+        sources,
+    );
+    apply
+}
+
+fn read_relay(section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
+    let enabled = section.choice("enabled", &[("true", true), ("false", false)], sources);
+    let relay = Relay {
+        enabled: enabled.unwrap_or(true),
+        lease: section.duration("lease", Duration::from_secs(10), sources),
+    };
+    section.finish(&["enabled", "lease"], sources);
+    relay
+}
+
+/// A value as text, for settings that take strings.
+fn scalar(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.clone().into_owned()),
+        DeValue::Integer(number) => Some(number.to_string()),
+        DeValue::Float(number) => Some(number.to_string()),
+        DeValue::Boolean(value) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

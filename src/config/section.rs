@@ -1,0 +1,357 @@
+//! Reads the settings of one table: from the environment, else from the file, else a default.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problems::{Place, Problems};
+use super::{ENVIRONMENT_PREFIX, scalar};
+
+/// A configuration file's text, and where its lines begin.
+#[derive(Debug)]
+pub(super) struct File<'t> {
+    name: String,
+    pub(super) text: &'t str,
+}
+
+impl<'t> File<'t> {
+    pub(super) fn new(name: &str, text: &'t str) -> Self {
+        Self {
+            name: name.to_owned(),
+            text,
+        }
+    }
+
+    /// The line and column of a byte.
+    pub(super) fn place(&self, byte: usize) -> Place {
+        let before = &self.text[..byte.min(self.text.len())];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Place::Line {
+            file: self.name.clone(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+}
+
+/// Where settings come from, and where problems go.
+pub(super) struct Sources<'s> {
+    pub(super) file: &'s File<'s>,
+    pub(super) folder: &'s Path,
+    /// Environment variables not yet read, by the path of their setting.
+    pub(super) variables: BTreeMap<String, String>,
+    pub(super) problems: &'s mut Problems,
+}
+
+/// A setting's text and its place.
+pub(super) struct Setting {
+    pub(super) text: String,
+    pub(super) place: Place,
+}
+
+/// One table of the file.
+pub(super) struct Section<'t> {
+    /// `projections.balances`, empty for the whole file.
+    path: String,
+    pub(super) table: Option<&'t DeTable<'t>>,
+    /// Where the table begins.
+    start: Option<usize>,
+    tables: BTreeSet<String>,
+}
+
+impl<'t> Section<'t> {
+    pub(super) fn new(path: &str, table: Option<&'t DeTable<'t>>, start: Option<usize>) -> Self {
+        Self {
+            path: path.to_owned(),
+            table,
+            start,
+            tables: BTreeSet::new(),
+        }
+    }
+
+    fn path(&self, key: &str) -> String {
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
+    }
+
+    /// Where the section begins, or the file if it does not.
+    pub(super) fn place(&self, sources: &Sources<'_>) -> Place {
+        sources.file.place(self.start.unwrap_or(0))
+    }
+
+    pub(super) fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
+        self.table?.get(key)
+    }
+
+    /// A table inside this one; an absent one has defaults only.
+    pub(super) fn table(&mut self, key: &str, sources: &mut Sources<'_>) -> Section<'t> {
+        self.tables.insert(key.to_owned());
+        let path = self.path(key);
+        match self.value(key) {
+            None => Section::new(&path, None, None),
+            Some(value) => match value.get_ref() {
+                DeValue::Table(table) => Section::new(&path, Some(table), Some(value.span().start)),
+                other => {
+                    let place = sources.file.place(value.span().start);
+                    let what = format!("`{path}` is {}, not a table", article(other));
+                    sources.problems.add(place, what, format!("write [{path}]"));
+                    Section::new(&path, None, Some(value.span().start))
+                }
+            },
+        }
+    }
+
+    fn setting(&self, key: &str, sources: &mut Sources<'_>) -> Option<Setting> {
+        let path = self.path(key);
+        if let Some(text) = sources.variables.remove(&path) {
+            let variable = format!(
+                "{ENVIRONMENT_PREFIX}{}",
+                path.to_uppercase().replace('.', "__")
+            );
+            let place = Place::Name(format!("environment variable {variable}"));
+            return Some(Setting { text, place });
+        }
+        let value = self.value(key)?;
+        let place = sources.file.place(value.span().start);
+        match scalar(value.get_ref()) {
+            Some(text) => Some(Setting { text, place }),
+            None => {
+                let what = format!(
+                    "`{path}` is {}, not a single value",
+                    article(value.get_ref())
+                );
+                sources.problems.add(place, what, "");
+                None
+            }
+        }
+    }
+
+    pub(super) fn located(&self, key: &str, sources: &mut Sources<'_>) -> Option<Setting> {
+        self.setting(key, sources)
+    }
+
+    pub(super) fn string(&self, key: &str, sources: &mut Sources<'_>) -> Option<String> {
+        self.setting(key, sources).map(|setting| setting.text)
+    }
+
+    pub(super) fn required(
+        &self,
+        key: &str,
+        cure: &str,
+        sources: &mut Sources<'_>,
+    ) -> Option<String> {
+        let found = self.setting(key, sources);
+        match found {
+            Some(setting) if !setting.text.trim().is_empty() => Some(setting.text),
+            Some(setting) => {
+                let what = format!("`{}` is empty", self.path(key));
+                sources.problems.add(setting.place, what, cure);
+                None
+            }
+            None => {
+                if self.value(key).is_none() {
+                    let what = format!("`{}` is missing", self.path(key));
+                    sources.problems.add(self.place(sources), what, cure);
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn choice<T: Copy>(
+        &self,
+        key: &str,
+        choices: &[(&str, T)],
+        sources: &mut Sources<'_>,
+    ) -> Option<T> {
+        let setting = self.setting(key, sources)?;
+        let found = choices.iter().find(|(name, _)| *name == setting.text);
+        if found.is_none() {
+            let what = format!("`{}` cannot be `{}`", self.path(key), setting.text);
+            let names: Vec<String> = choices
+                .iter()
+                .map(|(name, _)| format!("`{name}`"))
+                .collect();
+            let cure = format!("write one of {}", names.join(", "));
+            sources.problems.add(setting.place, what, cure);
+        }
+        found.map(|(_, choice)| *choice)
+    }
+
+    pub(super) fn duration(
+        &self,
+        key: &str,
+        default: Duration,
+        sources: &mut Sources<'_>,
+    ) -> Duration {
+        let Some(setting) = self.setting(key, sources) else {
+            return default;
+        };
+        parse_duration(&setting.text).unwrap_or_else(|| {
+            let what = format!("`{}` cannot be `{}`", self.path(key), setting.text);
+            let cure = "write a duration such as \"50ms\", \"10s\" or \"5m\"";
+            sources.problems.add(setting.place, what, cure);
+            default
+        })
+    }
+
+    pub(super) fn count(
+        &self,
+        key: &str,
+        range: RangeInclusive<usize>,
+        default: usize,
+        sources: &mut Sources<'_>,
+    ) -> usize {
+        let Some(setting) = self.setting(key, sources) else {
+            return default;
+        };
+        let parsed = setting
+            .text
+            .parse()
+            .ok()
+            .filter(|count| range.contains(count));
+        parsed.unwrap_or_else(|| {
+            let what = format!("`{}` cannot be `{}`", self.path(key), setting.text);
+            let cure = format!("write a number from {} to {}", range.start(), range.end());
+            sources.problems.add(setting.place, what, cure);
+            default
+        })
+    }
+
+    /// A table of strings, with the place of each.
+    pub(super) fn strings(
+        &mut self,
+        key: &str,
+        sources: &mut Sources<'_>,
+    ) -> Vec<(String, String, Place)> {
+        let table = self.table(key, sources);
+        let mut strings = Vec::new();
+        for (name, value) in table.table.into_iter().flatten() {
+            let place = sources.file.place(value.span().start);
+            match scalar(value.get_ref()) {
+                Some(text) => strings.push((name.get_ref().clone().into_owned(), text, place)),
+                None => {
+                    let what = format!("`{}.{}` is not a string", self.path(key), name.get_ref());
+                    sources.problems.add(place, what, "");
+                }
+            }
+        }
+        strings
+    }
+
+    /// An array of strings; a single string counts as one.
+    pub(super) fn list(&self, key: &str, sources: &mut Sources<'_>) -> Vec<Setting> {
+        let Some(value) = self.value(key) else {
+            return Vec::new();
+        };
+        let items: Vec<&Spanned<DeValue<'_>>> = match value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![value],
+        };
+        let mut list = Vec::new();
+        for item in items {
+            let place = sources.file.place(item.span().start);
+            match item.get_ref() {
+                DeValue::String(text) => list.push(Setting {
+                    text: text.clone().into_owned(),
+                    place,
+                }),
+                other => {
+                    let what = format!(
+                        "`{}` holds {}, not a string",
+                        self.path(key),
+                        article(other)
+                    );
+                    sources.problems.add(place, what, "");
+                }
+            }
+        }
+        list
+    }
+
+    /// The tables of `[[path.key]]`.
+    pub(super) fn tables(&self, key: &str, sources: &mut Sources<'_>) -> Vec<Section<'t>> {
+        let Some(value) = self.value(key) else {
+            return Vec::new();
+        };
+        let path = self.path(key);
+        let mut sections = Vec::new();
+        match value.get_ref() {
+            DeValue::Array(items) => {
+                for item in items.iter() {
+                    if let DeValue::Table(table) = item.get_ref() {
+                        let start = Some(item.span().start);
+                        sections.push(Section::new(&path, Some(table), start));
+                    }
+                }
+                if sections.len() == items.len() {
+                    return sections;
+                }
+            }
+            DeValue::Table(table) => {
+                sections.push(Section::new(&path, Some(table), Some(value.span().start)));
+                return sections;
+            }
+            _ => {}
+        }
+        let place = sources.file.place(value.span().start);
+        let what = format!("`{path}` is {}, not tables", article(value.get_ref()));
+        sources
+            .problems
+            .add(place, what, format!("write [[{path}]]"));
+        sections
+    }
+
+    /// Reports keys that mean nothing, with the nearest one that does.
+    pub(super) fn finish(&self, known: &[&str], sources: &mut Sources<'_>) {
+        let known: Vec<&str> = known
+            .iter()
+            .copied()
+            .chain(self.tables.iter().map(|t| &**t))
+            .collect();
+        for key in self.table.into_iter().flat_map(|table| table.keys()) {
+            let name = &**key.get_ref();
+            if known.contains(&name) {
+                continue;
+            }
+            let near = known
+                .iter()
+                .map(|known| (strsim::damerau_levenshtein(known, name), known))
+                .filter(|(distance, _)| *distance <= 3)
+                .min();
+            let cure = match near {
+                Some((_, near)) => format!("did you mean `{near}`?"),
+                None => format!("known are {}", known.join(", ")),
+            };
+            let what = format!("`{}` is not a setting", self.path(name));
+            sources
+                .problems
+                .add(sources.file.place(key.span().start), what, cure);
+        }
+    }
+}
+
+/// A value's kind, as a person says it.
+pub(super) fn article(value: &DeValue<'_>) -> String {
+    let kind = value.type_str();
+    let vowel = kind.starts_with(['a', 'e', 'i', 'o', 'u']);
+    format!("{} {kind}", if vowel { "an" } else { "a" })
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = text[..digits].parse().ok()?;
+    match text[digits..].trim() {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" | "min" => Some(Duration::from_secs(number.checked_mul(60)?)),
+        _ => None,
+    }
+}

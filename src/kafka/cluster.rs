@@ -1,0 +1,96 @@
+//! Questions to the cluster: which partitions there are, and what their logs hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+
+use super::settings::Connection;
+use crate::types::TopicPartition;
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Asks the cluster. The client blocks, so every question runs on a thread that may.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    consumer: Arc<BaseConsumer>,
+}
+
+/// What a partition's log holds: offsets from `low` on, up to but without `high`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Watermarks {
+    pub(crate) low: i64,
+    pub(crate) high: i64,
+}
+
+/// The cluster gave no answer, or not the one that is needed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Error {
+    #[error("kafka: {0}")]
+    Kafka(#[from] KafkaError),
+    #[error("topic `{0}` does not exist; create it first")]
+    NoTopic(String),
+    #[error("the question to kafka was given up: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Cluster {
+    pub(crate) fn new(connection: &Connection) -> Result<Self, Error> {
+        let consumer = connection.questions("tidegate-questions").create()?;
+        Ok(Self {
+            consumer: Arc::new(consumer),
+        })
+    }
+
+    /// The partitions of a topic, in order.
+    pub(crate) async fn partitions(&self, topic: &str) -> Result<Vec<TopicPartition>, Error> {
+        let (consumer, name) = (Arc::clone(&self.consumer), topic.to_owned());
+        tokio::task::spawn_blocking(move || {
+            let metadata = consumer.fetch_metadata(Some(&name), ANSWER_TIMEOUT)?;
+            let found = metadata.topics().iter().find(|topic| topic.name() == name);
+            let mut numbers: Vec<i32> = found
+                .filter(|topic| topic.error().is_none())
+                .map(|topic| topic.partitions().iter().map(|p| p.id()).collect())
+                .unwrap_or_default();
+            numbers.sort_unstable();
+            if numbers.is_empty() {
+                return Err(Error::NoTopic(name));
+            }
+            let name: Arc<str> = name.into();
+            let partition = |number| TopicPartition::new(Arc::clone(&name), number);
+            Ok(numbers.into_iter().map(partition).collect())
+        })
+        .await?
+    }
+
+    /// What a partition's log holds.
+    pub(crate) async fn watermarks(&self, partition: &TopicPartition) -> Result<Watermarks, Error> {
+        let (consumer, partition) = (Arc::clone(&self.consumer), partition.clone());
+        tokio::task::spawn_blocking(move || {
+            let (low, high) = consumer.fetch_watermarks(
+                partition.topic(),
+                partition.partition(),
+                ANSWER_TIMEOUT,
+            )?;
+            Ok(Watermarks { low, high })
+        })
+        .await?
+    }
+
+    /// What the logs of all partitions of some topics hold.
+    pub(crate) async fn logs(
+        &self,
+        topics: &[String],
+    ) -> Result<Vec<(TopicPartition, Watermarks)>, Error> {
+        let mut logs = Vec::new();
+        for topic in topics {
+            for partition in self.partitions(topic).await? {
+                let watermarks = self.watermarks(&partition).await?;
+                logs.push((partition, watermarks));
+            }
+        }
+        Ok(logs)
+    }
+}

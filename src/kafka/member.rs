@@ -1,0 +1,490 @@
+//! A member of a projection's consumer group.
+//!
+//! One thread polls librdkafka. It serves the rebalances, fetches what writers ask for, and mirrors
+//! positions to the group. Two sets are kept apart: what the group has *assigned* to this member,
+//! and what it *fetches*. An assignment fetches nothing by itself: the writer claims the partition
+//! in Postgres first and then asks for it from the position it has read. A lost connection, a fence,
+//! a reset and a rebalance so all end in the same way, claim and fetch, and the poll thread never
+//! waits for the database.
+//!
+//! There is deliberately no seek, no pause, and no committed offset that is read.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{Offset, TopicPartitionList};
+use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
+use tracing::{debug, error, info, warn};
+
+use super::settings::{Connection, GroupProtocol};
+use crate::types::{Header, NextOffset, Record, RecordBuilder, TopicPartition};
+
+const POLL: Duration = Duration::from_millis(20);
+const MIRROR_EVERY: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What the group tells a writer. Never lost, never reordered.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// These partitions are this writer's now.
+    Assigned(Vec<TopicPartition>),
+    /// These partitions go to somebody else. The group waits until `done` is dropped, or a bound passes.
+    Revoked {
+        partitions: Vec<TopicPartition>,
+        done: mpsc::Sender<()>,
+    },
+}
+
+/// A writer's side of the member.
+pub(crate) struct Inputs {
+    pub(crate) inputs: async_mpsc::UnboundedReceiver<Input>,
+    /// Rings when a queue of this writer has become non-empty, or a fetch was answered.
+    pub(crate) wake: Arc<Notify>,
+}
+
+/// How to join.
+pub(crate) struct MemberSettings<'a> {
+    pub(crate) connection: &'a Connection,
+    pub(crate) protocol: GroupProtocol,
+    pub(crate) group: String,
+    pub(crate) client_id: String,
+    pub(crate) topics: Vec<String>,
+    pub(crate) writers: usize,
+    /// How long a revoke waits for open batches. The fence protects what is slower.
+    pub(crate) drain_max: Duration,
+}
+
+enum Command {
+    Fetch {
+        partition: TopicPartition,
+        from: NextOffset,
+        answer: oneshot::Sender<Fetched>,
+    },
+    Unfetch(TopicPartition),
+    Stop,
+}
+
+/// What became of a request to fetch.
+pub(crate) enum Fetched {
+    /// Records from exactly the position asked for are in this queue, or will be.
+    Yes(Arc<Queue>),
+    /// The group has given the partition to somebody else meanwhile.
+    NotAssigned,
+    /// librdkafka refused.
+    Failed(KafkaError),
+}
+
+/// The records of one partition. One handle for the client's life: dropping it would silence the partition.
+pub(crate) struct Queue(PartitionQueue<Callbacks>);
+
+/// What a queue has at the moment.
+pub(crate) enum Polled {
+    Record(Record),
+    Nothing,
+    /// The offset asked for is not in the log.
+    OutOfRange,
+    /// librdkafka could not fetch, and tries again by itself unless it says otherwise.
+    Failed(KafkaError),
+}
+
+impl Queue {
+    /// Takes the next record, without waiting.
+    pub(crate) fn poll(&self) -> Polled {
+        match self.0.poll(Duration::ZERO) {
+            None => Polled::Nothing,
+            Some(Ok(message)) => Polled::Record(copy(&message)),
+            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
+                Polled::OutOfRange
+            }
+            Some(Err(error)) => Polled::Failed(error),
+        }
+    }
+}
+
+/// Copies a record out of librdkafka, whose memory must not be held.
+fn copy(message: &BorrowedMessage<'_>) -> Record {
+    let headers = message.headers().map(|headers| {
+        let header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
+            name: h.key.to_owned(),
+            value: h.value.map(<[u8]>::to_vec),
+        };
+        headers.iter().map(header).collect()
+    });
+    RecordBuilder {
+        offset: message.offset(),
+        timestamp_ms: message.timestamp().to_millis(),
+        key: message.key(),
+        value: message.payload(),
+        headers: headers.unwrap_or_default(),
+    }
+    .build()
+}
+
+/// The callback context.
+struct Callbacks(Arc<Group>);
+
+/// What callbacks, poll thread and writers share. Not the consumer: it must be dropped on its thread.
+struct Group {
+    name: String,
+    writers: Vec<(async_mpsc::UnboundedSender<Input>, Arc<Notify>)>,
+    drain_max: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    assigned: HashSet<TopicPartition>,
+    fetching: HashSet<TopicPartition>,
+    /// Durable positions not yet copied to the group.
+    mirror: BTreeMap<TopicPartition, NextOffset>,
+}
+
+impl Group {
+    // The lock is held for look-ups only, never across a call to librdkafka or an await.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A partition's writer: the same for a partition number of all topics, since their keys agree.
+    fn writer(&self, partition: &TopicPartition) -> usize {
+        usize::try_from(partition.partition()).unwrap_or(0) % self.writers.len()
+    }
+
+    fn by_writer(&self, partitions: &[TopicPartition]) -> Vec<(usize, Vec<TopicPartition>)> {
+        let mut shares: BTreeMap<usize, Vec<TopicPartition>> = BTreeMap::new();
+        for partition in partitions {
+            let share = shares.entry(self.writer(partition)).or_default();
+            share.push(partition.clone());
+        }
+        shares.into_iter().collect()
+    }
+
+    fn assigned(&self, consumer: &BaseConsumer<Callbacks>, partitions: &[TopicPartition]) {
+        info!(group = self.name, partitions = %list(partitions), "assigned");
+        // Fetches nothing yet. The call itself is needed: the group waits for it.
+        if let Err(error) = consumer.incremental_assign(&TopicPartitionList::new()) {
+            error!(group = self.name, %error, "the assignment could not be answered");
+        }
+        self.state().assigned.extend(partitions.iter().cloned());
+        for (writer, share) in self.by_writer(partitions) {
+            let _ = self.writers[writer].0.send(Input::Assigned(share));
+        }
+    }
+
+    // The partitions are somebody else's when this returns. Returning before the writers have
+    // stopped is safe (the fence) but wasteful; not returning costs us the group. Hence the bound.
+    fn revoked(&self, consumer: &BaseConsumer<Callbacks>, partitions: &[TopicPartition]) {
+        let (done, all_done) = mpsc::channel();
+        for (writer, share) in self.by_writer(partitions) {
+            let revoked = Input::Revoked {
+                partitions: share,
+                done: done.clone(),
+            };
+            let _ = self.writers[writer].0.send(revoked);
+        }
+        drop(done);
+        if all_done.recv_timeout(self.drain_max) == Err(mpsc::RecvTimeoutError::Timeout) {
+            warn!(group = self.name, partitions = %list(partitions), drain_max = ?self.drain_max,
+                "the open batch was not done in time; the fence decides");
+        }
+        self.mirror(consumer);
+        let mut stop = TopicPartitionList::new();
+        {
+            let mut state = self.state();
+            for partition in partitions {
+                state.assigned.remove(partition);
+                if state.fetching.remove(partition) {
+                    stop.add_partition(partition.topic(), partition.partition());
+                }
+            }
+        }
+        if let Err(error) = consumer.incremental_unassign(&stop) {
+            error!(group = self.name, %error, "the revocation could not be answered");
+        }
+        info!(group = self.name, partitions = %list(partitions), "revoked");
+    }
+
+    /// Copies durable positions to the group, for lag tools (I7). Failures do not matter.
+    fn mirror(&self, consumer: &BaseConsumer<Callbacks>) {
+        let positions = std::mem::take(&mut self.state().mirror);
+        if positions.is_empty() {
+            return;
+        }
+        let mut offsets = TopicPartitionList::new();
+        for (partition, next) in positions {
+            let offset = Offset::Offset(next.get());
+            if offsets
+                .add_partition_offset(partition.topic(), partition.partition(), offset)
+                .is_err()
+            {
+                warn!(group = self.name, %partition, %next, "not an offset kafka takes");
+            }
+        }
+        if let Err(error) = consumer.commit(&offsets, CommitMode::Async) {
+            debug!(group = self.name, %error, "positions not mirrored");
+        }
+    }
+}
+
+impl ClientContext for Callbacks {
+    fn error(&self, error: KafkaError, reason: &str) {
+        warn!(group = self.0.name, %error, reason, "kafka");
+    }
+}
+
+impl ConsumerContext for Callbacks {
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Callbacks>,
+        kind: RDKafkaRespErr,
+        partitions: &mut TopicPartitionList,
+    ) {
+        let partitions: Vec<TopicPartition> = partitions
+            .elements()
+            .iter()
+            .map(|p| TopicPartition::new(p.topic(), p.partition()))
+            .collect();
+        if kind == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            self.0.assigned(consumer, &partitions);
+        } else {
+            self.0.revoked(consumer, &partitions);
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
+        if let Err(error) = result {
+            debug!(group = self.0.name, %error, "positions not mirrored");
+        }
+    }
+}
+
+/// Partitions for a log line.
+fn list(partitions: &[TopicPartition]) -> String {
+    let names: Vec<String> = partitions.iter().map(ToString::to_string).collect();
+    names.join(" ")
+}
+
+/// A running member. Cheap to clone; stops when told to.
+#[derive(Clone)]
+pub(crate) struct Member {
+    commands: mpsc::Sender<Command>,
+    group: Arc<Group>,
+}
+
+impl Member {
+    /// Joins the group. The member ends when `stop` is called or librdkafka fails for good; `ended`
+    /// then tells why.
+    pub(crate) fn join(
+        settings: MemberSettings<'_>,
+    ) -> KafkaResult<(Self, Vec<Inputs>, oneshot::Receiver<Result<(), KafkaError>>)> {
+        let mut inputs = Vec::new();
+        let mut writers = Vec::new();
+        for _ in 0..settings.writers.max(1) {
+            let (sender, receiver) = async_mpsc::unbounded_channel();
+            let wake = Arc::new(Notify::new());
+            writers.push((sender, Arc::clone(&wake)));
+            inputs.push(Inputs {
+                inputs: receiver,
+                wake,
+            });
+        }
+        let config =
+            settings
+                .connection
+                .consumer(&settings.client_id, &settings.group, settings.protocol);
+        let group = Arc::new(Group {
+            name: settings.group.clone(),
+            writers,
+            drain_max: settings.drain_max,
+            state: Mutex::default(),
+        });
+        let consumer: BaseConsumer<Callbacks> =
+            config.create_with_context(Callbacks(Arc::clone(&group)))?;
+        let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics)?;
+        let (commands, requests) = mpsc::channel();
+        let (ended, end) = oneshot::channel();
+        let mut thread = PollThread {
+            group: Arc::clone(&group),
+            consumer: Arc::new(consumer),
+            queues: HashMap::new(),
+        };
+        let spawned = thread::Builder::new()
+            .name(format!("kafka {}", settings.group))
+            .spawn(move || {
+                let result = thread.run(&requests);
+                // Closing leaves the group and may take a while: here, not on a runtime thread.
+                drop(thread);
+                let _ = ended.send(result);
+            });
+        if let Err(error) = spawned {
+            return Err(KafkaError::ClientCreation(error.to_string()));
+        }
+        Ok((Self { commands, group }, inputs, end))
+    }
+
+    /// Asks for records from `from` on. Forgets all that is queued for the partition.
+    pub(crate) fn fetch(
+        &self,
+        partition: &TopicPartition,
+        from: NextOffset,
+    ) -> oneshot::Receiver<Fetched> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.commands.send(Command::Fetch {
+            partition: partition.clone(),
+            from,
+            answer,
+        });
+        answered
+    }
+
+    /// Stops fetching a partition that stays assigned.
+    pub(crate) fn unfetch(&self, partition: &TopicPartition) {
+        let _ = self.commands.send(Command::Unfetch(partition.clone()));
+    }
+
+    /// Copies a durable position to the group soon (I7).
+    pub(crate) fn mirror(&self, partition: &TopicPartition, next: NextOffset) {
+        self.group.state().mirror.insert(partition.clone(), next);
+    }
+
+    /// Leaves the group: everything is revoked first, and drained.
+    pub(crate) fn stop(&self) {
+        let _ = self.commands.send(Command::Stop);
+    }
+}
+
+struct PollThread {
+    group: Arc<Group>,
+    consumer: Arc<BaseConsumer<Callbacks>>,
+    queues: HashMap<TopicPartition, Arc<Queue>>,
+}
+
+impl PollThread {
+    fn run(&mut self, requests: &mpsc::Receiver<Command>) -> Result<(), KafkaError> {
+        let group = Arc::clone(&self.group);
+        let mut mirrored = Instant::now();
+        let mut stop_by: Option<Instant> = None;
+        loop {
+            match self.consumer.poll(POLL) {
+                None => {}
+                Some(Ok(message)) => {
+                    // Queues are split before they are assigned, so nothing should arrive here. If it
+                    // does, a partition's order is in doubt.
+                    error!(
+                        group = group.name,
+                        topic = message.topic(),
+                        partition = message.partition(),
+                        offset = message.offset(),
+                        "a record arrived outside its partition's queue"
+                    );
+                    return Err(KafkaError::MessageConsumptionFatal(
+                        RDKafkaErrorCode::Inconsistent,
+                    ));
+                }
+                Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(error),
+                Some(Err(error)) => debug!(group = group.name, %error, "kafka"),
+            }
+            for command in requests.try_iter() {
+                match command {
+                    Command::Fetch {
+                        partition,
+                        from,
+                        answer,
+                    } => {
+                        let fetched = self.fetch(&partition, from);
+                        let _ = answer.send(fetched);
+                        group.writers[group.writer(&partition)].1.notify_one();
+                    }
+                    Command::Unfetch(partition) => {
+                        if let Err(error) = self.unfetch(&partition) {
+                            warn!(%partition, %error, "could not stop fetching");
+                        }
+                    }
+                    Command::Stop if stop_by.is_none() => {
+                        stop_by = Some(Instant::now() + STOP_TIMEOUT.max(group.drain_max * 2));
+                        self.consumer.unsubscribe();
+                    }
+                    Command::Stop => {}
+                }
+            }
+            if mirrored.elapsed() >= MIRROR_EVERY {
+                mirrored = Instant::now();
+                group.mirror(&self.consumer);
+            }
+            if let Some(stop_by) = stop_by {
+                let empty = group.state().assigned.is_empty();
+                if empty || Instant::now() >= stop_by {
+                    // Serves the answers to the last mirrored positions.
+                    let _ = self.consumer.poll(POLL);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn fetch(&mut self, partition: &TopicPartition, from: NextOffset) -> Fetched {
+        let group = Arc::clone(&self.group);
+        if !group.state().assigned.contains(partition) {
+            return Fetched::NotAssigned;
+        }
+        match self.begin_fetching(partition, from) {
+            Ok(queue) => Fetched::Yes(queue),
+            Err(error) => Fetched::Failed(error),
+        }
+    }
+
+    /// Unassign and assign: librdkafka drops what it holds and begins at exactly `from`.
+    fn begin_fetching(
+        &mut self,
+        partition: &TopicPartition,
+        from: NextOffset,
+    ) -> KafkaResult<Arc<Queue>> {
+        self.unfetch(partition)?;
+        let queue = self.queue(partition)?;
+        let mut begin = TopicPartitionList::new();
+        let offset = Offset::Offset(from.get());
+        begin.add_partition_offset(partition.topic(), partition.partition(), offset)?;
+        self.consumer.incremental_assign(&begin)?;
+        let group = Arc::clone(&self.group);
+        group.state().fetching.insert(partition.clone());
+        Ok(queue)
+    }
+
+    fn unfetch(&mut self, partition: &TopicPartition) -> KafkaResult<()> {
+        if !self.group.state().fetching.remove(partition) {
+            return Ok(());
+        }
+        let mut stop = TopicPartitionList::new();
+        stop.add_partition(partition.topic(), partition.partition());
+        self.consumer.incremental_unassign(&stop)
+    }
+
+    /// The partition's queue, split off before the first assignment, or its records would begin on
+    /// the main queue.
+    fn queue(&mut self, partition: &TopicPartition) -> KafkaResult<Arc<Queue>> {
+        if let Some(queue) = self.queues.get(partition) {
+            return Ok(Arc::clone(queue));
+        }
+        let split = self
+            .consumer
+            .split_partition_queue(partition.topic(), partition.partition());
+        let mut queue = split.ok_or_else(|| {
+            KafkaError::Subscription(format!("{partition} cannot be read on its own"))
+        })?;
+        let group = Arc::clone(&self.group);
+        let wake = Arc::clone(&group.writers[group.writer(partition)].1);
+        queue.set_nonempty_callback(move || wake.notify_one());
+        let queue = Arc::new(Queue(queue));
+        self.queues.insert(partition.clone(), Arc::clone(&queue));
+        Ok(queue)
+    }
+}

@@ -1,0 +1,15 @@
+//! Kafka, through librdkafka: the group member on its own thread, the producer, and questions to the
+//! cluster.
+//!
+//! Positions come from Postgres and go into the assignment; Kafka's committed offsets are never
+//! read, nothing seeks, and `auto.offset.reset` may not decide (it is `error`).
+
+mod cluster;
+mod member;
+mod producer;
+mod settings;
+
+pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
+pub(crate) use member::{Fetched, Input, Inputs, Member, MemberSettings, Polled, Queue};
+pub(crate) use producer::{Enqueued, Producer, delivered};
+pub(crate) use settings::{Connection, GroupProtocol, reserved};

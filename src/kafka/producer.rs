@@ -1,0 +1,78 @@
+//! The relay's producer: idempotent, ordered, and as Java's client partitions.
+
+use std::time::Duration;
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
+use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _, PurgeConfig};
+
+use super::settings::Connection;
+use crate::types::Header;
+
+/// Sends messages. Enqueuing is immediate and keeps the order of calls.
+pub(crate) struct Producer {
+    producer: FutureProducer,
+}
+
+/// What became of handing a message to librdkafka.
+pub(crate) enum Enqueued {
+    /// Under way; the future resolves when the broker has it.
+    Yes(DeliveryFuture),
+    /// The queue is full: await some deliveries first.
+    Full,
+    /// The message itself was refused.
+    Refused(KafkaError),
+}
+
+impl Producer {
+    pub(crate) fn new(connection: &Connection, client_id: &str) -> Result<Self, KafkaError> {
+        Ok(Self {
+            producer: connection.producer(client_id).create()?,
+        })
+    }
+
+    pub(crate) fn enqueue(
+        &self,
+        topic: &str,
+        key: Option<&[u8]>,
+        payload: Option<&[u8]>,
+        headers: &[Header],
+    ) -> Enqueued {
+        let mut kafka_headers = OwnedHeaders::new_with_capacity(headers.len());
+        for header in headers {
+            kafka_headers = kafka_headers.insert(KafkaHeader {
+                key: &header.name,
+                value: header.value.as_deref(),
+            });
+        }
+        let mut record: FutureRecord<'_, [u8], [u8]> =
+            FutureRecord::to(topic).headers(kafka_headers);
+        record.key = key;
+        record.payload = payload;
+        match self.producer.send_result(record) {
+            Ok(delivery) => Enqueued::Yes(delivery),
+            Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => Enqueued::Full,
+            Err((error, _)) => Enqueued::Refused(error),
+        }
+    }
+
+    /// Forgets all that is under way, so that nothing is sent behind our back.
+    pub(crate) fn purge(&self) {
+        self.producer
+            .purge(PurgeConfig::default().queue().inflight());
+    }
+
+    /// Waits until all that was enqueued is delivered. Blocks.
+    pub(crate) fn flush(&self, limit: Duration) -> Result<(), KafkaError> {
+        self.producer.flush(limit)
+    }
+}
+
+/// Waits for a delivery's answer: done, or why not.
+pub(crate) async fn delivered(delivery: DeliveryFuture) -> Result<(), KafkaError> {
+    match delivery.await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err((error, _))) => Err(error),
+        Err(_) => Err(KafkaError::Canceled),
+    }
+}

@@ -1,0 +1,207 @@
+//! librdkafka's settings: those that carry a promise are ours, the rest passes through.
+
+use std::collections::BTreeMap;
+
+use rdkafka::ClientConfig;
+
+/// How members of a group agree on who gets which partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum GroupProtocol {
+    /// `cooperative-sticky` among the members.
+    #[default]
+    Classic,
+    /// KIP-848: the broker decides.
+    Consumer,
+}
+
+/// Where the brokers are, and what the user passes through to librdkafka.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) bootstrap_servers: String,
+    pub(crate) options: BTreeMap<String, String>,
+}
+
+/// Settings that carry a promise, with what to use instead.
+const RESERVED: [(&str, &str); 19] = [
+    ("bootstrap.servers", "set `kafka.bootstrap_servers`"),
+    ("metadata.broker.list", "set `kafka.bootstrap_servers`"),
+    (
+        "group.id",
+        "set `kafka.group_prefix`; the group is `<prefix>.<projection>`",
+    ),
+    ("group.protocol", "set `kafka.group_protocol`"),
+    (
+        "partition.assignment.strategy",
+        "remove it; tidegate uses cooperative-sticky",
+    ),
+    (
+        "enable.auto.commit",
+        "remove it; positions live in Postgres",
+    ),
+    (
+        "enable.auto.offset.store",
+        "remove it; positions live in Postgres",
+    ),
+    (
+        "auto.offset.reset",
+        "remove it; set `start` of the projection",
+    ),
+    (
+        "isolation.level",
+        "remove it; tidegate reads committed records only",
+    ),
+    ("enable.partition.eof", "remove it"),
+    (
+        "enable.idempotence",
+        "remove it; the relay is always idempotent",
+    ),
+    (
+        "enable.gapless.guarantee",
+        "remove it; the relay starts again from the first unacknowledged message",
+    ),
+    (
+        "acks",
+        "remove it; the relay waits for all in-sync replicas",
+    ),
+    (
+        "request.required.acks",
+        "remove it; the relay waits for all in-sync replicas",
+    ),
+    (
+        "max.in.flight.requests.per.connection",
+        "remove it; the relay keeps order",
+    ),
+    (
+        "partitioner",
+        "remove it; the relay partitions like the Java client",
+    ),
+    (
+        "transactional.id",
+        "remove it; the outbox replaces Kafka transactions",
+    ),
+    (
+        "message.timeout.ms",
+        "remove it; the relay waits as long as it holds its lease",
+    ),
+    (
+        "delivery.timeout.ms",
+        "remove it; the relay waits as long as it holds its lease",
+    ),
+];
+
+/// What to use instead of a librdkafka setting that carries a promise.
+pub(crate) fn reserved(key: &str) -> Option<&'static str> {
+    let found = RESERVED.iter().find(|(known, _)| *known == key);
+    found.map(|(_, cure)| *cure)
+}
+
+impl Connection {
+    fn base(&self, client_id: &str) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config
+            .set("client.id", client_id)
+            .set("socket.keepalive.enable", "true")
+            .set("allow.auto.create.topics", "false")
+            .set("enable.metrics.push", "false");
+        for (key, value) in &self.options {
+            config.set(key, value);
+        }
+        config.set("bootstrap.servers", &self.bootstrap_servers);
+        config
+    }
+
+    /// A member of a projection's group. Queues are kept small: with one queue per partition the
+    /// limits count per partition.
+    pub(crate) fn consumer(
+        &self,
+        client_id: &str,
+        group: &str,
+        protocol: GroupProtocol,
+    ) -> ClientConfig {
+        let mut config = self.base(client_id);
+        for (key, value) in [
+            ("queued.min.messages", "20000"),
+            ("queued.max.messages.kbytes", "4096"),
+            ("fetch.message.max.bytes", "1048576"),
+            ("fetch.queue.backoff.ms", "10"),
+            ("fetch.wait.max.ms", "50"),
+            ("topic.metadata.refresh.interval.ms", "30000"),
+            ("check.crcs", "true"),
+        ] {
+            if !self.options.contains_key(key) {
+                config.set(key, value);
+            }
+        }
+        config
+            .set("group.id", group)
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "error")
+            .set("isolation.level", "read_committed")
+            .set("enable.partition.eof", "false");
+        match protocol {
+            GroupProtocol::Classic => {
+                config.set("partition.assignment.strategy", "cooperative-sticky")
+            }
+            GroupProtocol::Consumer => config.set("group.protocol", "consumer"),
+        };
+        config
+    }
+
+    /// The relay's producer. No message times out: one that did would let later ones of its key pass.
+    pub(crate) fn producer(&self, client_id: &str) -> ClientConfig {
+        let mut config = self.base(client_id);
+        for (key, value) in [("linger.ms", "5"), ("compression.type", "lz4")] {
+            if !self.options.contains_key(key) {
+                config.set(key, value);
+            }
+        }
+        config
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            .set("message.timeout.ms", "0")
+            .set("partitioner", "murmur2_random");
+        config
+    }
+
+    /// A client that asks questions.
+    pub(crate) fn questions(&self, client_id: &str) -> ClientConfig {
+        self.base(client_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(options: &[(&str, &str)]) -> Connection {
+        Connection {
+            bootstrap_servers: "127.0.0.1:1".to_owned(),
+            options: options
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn a_setting_that_carries_a_promise_cannot_be_overridden() {
+        let config = connection(&[
+            ("enable.auto.commit", "true"),
+            ("auto.offset.reset", "latest"),
+        ])
+        .consumer("c", "g", GroupProtocol::Classic);
+        assert_eq!(config.get("enable.auto.commit"), Some("false"));
+        assert_eq!(config.get("auto.offset.reset"), Some("error"));
+    }
+
+    #[test]
+    fn other_settings_pass_through() {
+        let config = connection(&[("fetch.wait.max.ms", "7"), ("security.protocol", "SSL")])
+            .consumer("c", "g", GroupProtocol::Consumer);
+        assert_eq!(config.get("fetch.wait.max.ms"), Some("7"));
+        assert_eq!(config.get("security.protocol"), Some("SSL"));
+        assert_eq!(config.get("group.protocol"), Some("consumer"));
+        assert_eq!(config.get("partition.assignment.strategy"), None);
+    }
+}

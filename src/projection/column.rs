@@ -1,0 +1,154 @@
+//! Typed columns of a batch: what a SQL projection's statements see as `events`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use chrono::{DateTime, NaiveDate, Utc};
+use uuid::Uuid;
+
+use super::definition::Source;
+
+/// A declared column of a SQL projection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// The column's name in `events`.
+    pub name: String,
+    /// Its Postgres type.
+    pub column_type: ColumnType,
+    /// Where its value stands in a record.
+    pub source: Source,
+    /// Whether a missing or null value is allowed; otherwise it is an error of the record.
+    pub nullable: bool,
+}
+
+/// The Postgres types a column may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ColumnType {
+    /// `bigint`, from a JSON integer.
+    Bigint,
+    /// `integer`, from a JSON integer.
+    Integer,
+    /// `double precision`, from a JSON number.
+    Double,
+    /// `numeric`, from a JSON number or a string that holds one; no digit is lost.
+    Numeric,
+    /// `boolean`.
+    Boolean,
+    /// `text`, from a JSON string.
+    Text,
+    /// `uuid`, from a JSON string.
+    Uuid,
+    /// `timestamptz`, from an RFC 3339 string such as `2026-01-31T09:30:00Z`.
+    Timestamptz,
+    /// `date`, from a string such as `2026-01-31`.
+    Date,
+    /// `jsonb`, from any JSON value.
+    Jsonb,
+}
+
+impl ColumnType {
+    /// All types, with the name that Postgres and the configuration use.
+    pub const ALL: [(&'static str, Self); 10] = [
+        ("bigint", Self::Bigint),
+        ("integer", Self::Integer),
+        ("double precision", Self::Double),
+        ("numeric", Self::Numeric),
+        ("boolean", Self::Boolean),
+        ("text", Self::Text),
+        ("uuid", Self::Uuid),
+        ("timestamptz", Self::Timestamptz),
+        ("date", Self::Date),
+        ("jsonb", Self::Jsonb),
+    ];
+
+    /// The type's name in SQL.
+    pub fn sql(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(_, t)| *t == self)
+            .map_or("text", |(name, _)| name)
+    }
+
+    /// The element type the values travel as: text for types that Postgres parses better than we do.
+    pub(crate) fn wire(self) -> &'static str {
+        match self {
+            Self::Numeric | Self::Jsonb => "text",
+            other => other.sql(),
+        }
+    }
+}
+
+impl fmt::Display for ColumnType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.sql())
+    }
+}
+
+impl FromStr for ColumnType {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(known, _)| *known == name);
+        found.map(|(_, t)| *t).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
+            format!("unknown type `{name}`; known are {}", known.join(", "))
+        })
+    }
+}
+
+/// Strings of a batch in one allocation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TextColumn {
+    bytes: String,
+    spans: Vec<Option<(u32, u32)>>,
+}
+
+impl TextColumn {
+    /// Adds a value. A batch is bounded far below the 4 GiB that the spans can name.
+    pub(crate) fn push(&mut self, value: Option<&str>) {
+        let span = value.and_then(|value| {
+            let start = u32::try_from(self.bytes.len()).ok()?;
+            self.bytes.push_str(value);
+            Some((start, u32::try_from(self.bytes.len()).ok()?))
+        });
+        self.spans.push(span);
+    }
+
+    /// The value at `index`.
+    pub(crate) fn get(&self, index: usize) -> Option<&str> {
+        let (start, end) = self.spans[index]?;
+        Some(&self.bytes[start as usize..end as usize])
+    }
+}
+
+/// One column of a batch, one value per event.
+#[derive(Clone, Debug)]
+pub(crate) enum ColumnData {
+    Bigint(Vec<Option<i64>>),
+    Integer(Vec<Option<i32>>),
+    Double(Vec<Option<f64>>),
+    Boolean(Vec<Option<bool>>),
+    Uuid(Vec<Option<Uuid>>),
+    Timestamptz(Vec<Option<DateTime<Utc>>>),
+    Date(Vec<Option<NaiveDate>>),
+    /// Also `numeric` and `jsonb`, which Postgres casts.
+    Text(TextColumn),
+}
+
+impl ColumnData {
+    pub(crate) fn new(column_type: ColumnType) -> Self {
+        match column_type {
+            ColumnType::Bigint => Self::Bigint(Vec::new()),
+            ColumnType::Integer => Self::Integer(Vec::new()),
+            ColumnType::Double => Self::Double(Vec::new()),
+            ColumnType::Boolean => Self::Boolean(Vec::new()),
+            ColumnType::Uuid => Self::Uuid(Vec::new()),
+            ColumnType::Timestamptz => Self::Timestamptz(Vec::new()),
+            ColumnType::Date => Self::Date(Vec::new()),
+            ColumnType::Text | ColumnType::Numeric | ColumnType::Jsonb => {
+                Self::Text(TextColumn::default())
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! What a projection is, apart from its code.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::column::Column;
+use super::handler::{BatchHandler, Erased, Handler};
+
+/// Where a value stands in a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// The record's key, as UTF-8 text.
+    Key,
+    /// The last header of that name, as UTF-8 text.
+    Header(String),
+    /// A JSON pointer into the value, such as `/order/id`.
+    Pointer(String),
+}
+
+impl Source {
+    /// Reads `key`, `header:<name>` or a JSON pointer.
+    ///
+    /// # Errors
+    /// Says which forms there are.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "key" => Ok(Self::Key),
+            _ if text.starts_with("header:") && text.len() > "header:".len() => {
+                Ok(Self::Header(text["header:".len()..].to_owned()))
+            }
+            _ if text.starts_with('/') && text.len() > 1 => Ok(Self::Pointer(text.to_owned())),
+            _ => Err(format!(
+                "`{text}` is not a source; write \"key\", \"header:<name>\" or a JSON pointer such as \"/account\""
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key => f.write_str("key"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Pointer(pointer) => f.write_str(pointer),
+        }
+    }
+}
+
+/// Which sequence a gate [`Next`](Gate::Next) expects of an entity it has not seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Exactly this one.
+    At(i64),
+    /// Whatever comes: history was cut.
+    Any,
+}
+
+/// The per-entity check that admits an event by its sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Admits a sequence greater than the last one: events that carry full state.
+    Newest,
+    /// Admits exactly the next sequence: deltas, such as balances, counters, ledgers.
+    Next {
+        /// What an unknown entity begins with.
+        first: First,
+    },
+    /// Admits everything: positions alone make it exactly once with regard to redelivery.
+    None,
+}
+
+impl Gate {
+    /// Gate `next` for entities whose numbers begin at 1.
+    pub const NEXT: Self = Self::Next {
+        first: First::At(1),
+    };
+}
+
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Newest => f.write_str("newest"),
+            Self::Next {
+                first: First::At(first),
+            } => write!(f, "next from {first}"),
+            Self::Next { first: First::Any } => f.write_str("next from any"),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
+/// Where a projection's partitions begin at its very first start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// At the oldest record kept.
+    #[default]
+    Earliest,
+    /// After the newest record there is.
+    Latest,
+}
+
+/// What a record without a value means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tombstones {
+    /// An error of the record: nobody said what it means.
+    #[default]
+    Refuse,
+    /// Nothing: it is counted as filtered.
+    Filter,
+}
+
+/// A named read model: its topics, its gate, its handler, its tables.
+#[derive(Clone)]
+pub struct Projection {
+    pub(crate) name: String,
+    pub(crate) version: u32,
+    pub(crate) topics: Vec<String>,
+    pub(crate) gate: Gate,
+    pub(crate) entity: Option<Source>,
+    pub(crate) sequence: Option<Source>,
+    pub(crate) event_id: Option<Source>,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) tombstones: Tombstones,
+    pub(crate) start: Start,
+    pub(crate) setup: String,
+    pub(crate) seed: String,
+    pub(crate) search_path: Vec<String>,
+    pub(crate) handler: Arc<dyn Handler>,
+}
+
+impl fmt::Debug for Projection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Projection")
+            .field("name", &self.name)
+            .field("definition", &self.definition())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Projection {
+    /// A projection whose handler gets the admitted events of a batch at once.
+    ///
+    /// `name` becomes the schema of its tables and part of its consumer group. Raise `version` when
+    /// a change of the handler needs the tables to be built anew: workers of another version then
+    /// refuse to go on from these tables.
+    pub fn batch(
+        name: &str,
+        version: u32,
+        topics: &[&str],
+        gate: Gate,
+        handler: impl BatchHandler,
+    ) -> Self {
+        Self::with_handler(name, version, topics, gate, Arc::new(Erased(handler)))
+    }
+
+    pub(crate) fn with_handler(
+        name: &str,
+        version: u32,
+        topics: &[&str],
+        gate: Gate,
+        handler: Arc<dyn Handler>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            version,
+            topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+            gate,
+            entity: None,
+            sequence: None,
+            event_id: None,
+            columns: Vec::new(),
+            tombstones: Tombstones::default(),
+            start: Start::default(),
+            setup: String::new(),
+            seed: String::new(),
+            search_path: Vec::new(),
+            handler,
+        }
+    }
+
+    /// Where the entity stands. Every gate but [`Gate::None`] needs it.
+    #[must_use]
+    pub fn entity(mut self, source: Source) -> Self {
+        self.entity = Some(source);
+        self
+    }
+
+    /// Where the entity's sequence stands. Every gate but [`Gate::None`] needs it.
+    #[must_use]
+    pub fn sequence(mut self, source: Source) -> Self {
+        self.sequence = Some(source);
+        self
+    }
+
+    /// Where the event's id stands: turns on the inbox, which drops an id that was applied already.
+    #[must_use]
+    pub fn event_id(mut self, source: Source) -> Self {
+        self.event_id = Some(source);
+        self
+    }
+
+    /// What a record without a value means.
+    #[must_use]
+    pub fn tombstones(mut self, tombstones: Tombstones) -> Self {
+        self.tombstones = tombstones;
+        self
+    }
+
+    /// Where the partitions begin at the very first start.
+    #[must_use]
+    pub fn start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// SQL that creates the projection's tables, run once with its schema first in `search_path`.
+    #[must_use]
+    pub fn setup(mut self, sql: &str) -> Self {
+        self.setup = sql.to_owned();
+        self
+    }
+
+    /// SQL that fills rows the handler expects, run after `setup` and after every reset.
+    #[must_use]
+    pub fn seed(mut self, sql: &str) -> Self {
+        self.seed = sql.to_owned();
+        self
+    }
+
+    /// Schemas that statements may see besides the projection's own.
+    #[must_use]
+    pub fn search_path(mut self, schemas: &[&str]) -> Self {
+        self.search_path = schemas.iter().map(|schema| (*schema).to_owned()).collect();
+        self
+    }
+
+    /// The projection's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the tables' content depends on, as text that says what differs when it differs.
+    ///
+    /// Stored with the generation and compared at every claim. The text of statements is not part of
+    /// it, so that a repaired statement can go on; `version` is, for changes that cannot.
+    pub(crate) fn definition(&self) -> String {
+        let source = |source: &Option<Source>| {
+            source
+                .as_ref()
+                .map_or_else(|| "none".to_owned(), ToString::to_string)
+        };
+        let mut topics = self.topics.clone();
+        topics.sort();
+        format!(
+            "version {}; topics {}; gate {}; entity {}; sequence {}; event_id {}",
+            self.version,
+            topics.join(" "),
+            self.gate,
+            source(&self.entity),
+            source(&self.sequence),
+            source(&self.event_id),
+        )
+    }
+
+    /// Contradictions in the definition, one sentence each.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !is_identifier(&self.name) || self.name.len() > 40 {
+            problems.push(format!(
+                "`{}` cannot name a projection: it becomes a schema and part of a consumer group; use up to 40 lower-case letters, digits and _, beginning with a letter",
+                self.name
+            ));
+        } else if reserved_schema(&self.name) {
+            problems.push(format!(
+                "`{}` is a name of Postgres or Tidegate itself; choose another",
+                self.name
+            ));
+        }
+        if self.topics.is_empty() {
+            problems.push("a projection needs at least one topic".to_owned());
+        }
+        for missing in [("entity", &self.entity), ("sequence", &self.sequence)]
+            .iter()
+            .filter(|(_, source)| self.gate != Gate::None && source.is_none())
+        {
+            problems.push(format!(
+                "gate `{}` needs `{}`: say where it stands in a record",
+                self.gate, missing.0
+            ));
+        }
+        problems
+    }
+}
+
+/// Whether `name` can stand in SQL without quotes.
+pub(crate) fn is_identifier(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_lowercase())
+        && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        && name.len() <= 63
+}
+
+/// Schemas that are not for projections.
+fn reserved_schema(name: &str) -> bool {
+    name.starts_with("pg_") || matches!(name, "public" | "tidegate" | "information_schema")
+}

@@ -1,0 +1,148 @@
+//! The events of a batch: decoded columns beside the records they came from.
+
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+
+use super::column::{ColumnData, TextColumn};
+use super::handler::HandlerError;
+use crate::types::{Record, TopicPartition};
+
+/// An event's place in its batch: what `_ref` is in SQL.
+pub(crate) type Ref = u32;
+
+/// What became of a record of a committed batch. Each record is exactly one of these (I6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Applied,
+    /// Not newer than the gate.
+    Stale,
+    /// Its id was applied already.
+    Duplicate,
+    /// The projection does not want it.
+    Filtered,
+}
+
+/// A partition's part of a batch: consecutive records, and the refs they have in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Share<'a> {
+    pub(crate) partition: &'a TopicPartition,
+    pub(crate) refs: Range<Ref>,
+}
+
+/// All events of a batch, in batch order: share by share, by offset in each.
+#[derive(Debug)]
+pub(crate) struct Events<'a> {
+    pub(crate) shares: Vec<Share<'a>>,
+    pub(crate) records: Vec<&'a Record>,
+    pub(crate) entities: TextColumn,
+    pub(crate) sequences: Vec<Option<i64>>,
+    pub(crate) event_ids: TextColumn,
+    pub(crate) columns: Vec<ColumnData>,
+    pub(crate) filtered: Vec<bool>,
+}
+
+impl<'a> Events<'a> {
+    /// The partition an event came from.
+    pub(crate) fn partition(&self, event: Ref) -> &'a TopicPartition {
+        let share = self.shares.partition_point(|share| share.refs.end <= event);
+        self.shares[share].partition
+    }
+
+    pub(crate) fn entity(&self, event: Ref) -> &str {
+        self.entities.get(event as usize).unwrap_or_default()
+    }
+
+    /// The events that are not filtered, by entity (bytes), then in arrival order: the order in
+    /// which gate rows are locked by every writer, so that two of them never wait for each other.
+    pub(crate) fn by_entity(&self) -> Vec<Ref> {
+        let mut order: Vec<Ref> = (0..self.filtered.len() as Ref)
+            .filter(|event| !self.filtered[*event as usize])
+            .collect();
+        order.sort_by(|a, b| self.entity(*a).cmp(self.entity(*b)).then(a.cmp(b)));
+        order
+    }
+}
+
+/// The admitted events of a batch, as a handler sees them.
+///
+/// A batch may hold several events of one entity and may span partitions. Applying it must give
+/// what applying its events one after the other gives, however the batch is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    pub(crate) events: &'a Events<'a>,
+    pub(crate) by_entity: &'a [Ref],
+    pub(crate) in_order: &'a [Ref],
+}
+
+impl<'a> Batch<'a> {
+    /// The number of events.
+    pub fn len(&self) -> usize {
+        self.in_order.len()
+    }
+
+    /// Whether there is nothing to apply; a handler is not called then.
+    pub fn is_empty(&self) -> bool {
+        self.in_order.is_empty()
+    }
+
+    /// The events in batch order: by partition and offset, so an entity's events keep their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Event<'a>> + use<'a> {
+        let events = self.events;
+        self.in_order
+            .iter()
+            .map(move |reference| Event::new(events, *reference))
+    }
+
+    /// The events by entity, then in order: fold and write in this order, and two writers that meet
+    /// on shared rows wait for each other instead of deadlocking.
+    pub fn iter_by_entity(&self) -> impl ExactSizeIterator<Item = Event<'a>> + use<'a> {
+        let events = self.events;
+        self.by_entity
+            .iter()
+            .map(move |reference| Event::new(events, *reference))
+    }
+}
+
+/// One admitted event.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    events: &'a Events<'a>,
+    pub(crate) reference: Ref,
+}
+
+impl<'a> Event<'a> {
+    fn new(events: &'a Events<'a>, reference: Ref) -> Self {
+        Self { events, reference }
+    }
+
+    /// The record as Kafka delivered it.
+    pub fn record(&self) -> &'a Record {
+        self.events.records[self.reference as usize]
+    }
+
+    /// Where the record stood.
+    pub fn partition(&self) -> &'a TopicPartition {
+        self.events.partition(self.reference)
+    }
+
+    /// What the event is about; empty if the projection declares no entity.
+    pub fn entity(&self) -> &'a str {
+        self.events.entity(self.reference)
+    }
+
+    /// The event's number within its entity, if the projection declares one.
+    pub fn sequence(&self) -> Option<i64> {
+        self.events.sequences[self.reference as usize]
+    }
+
+    /// The value as JSON.
+    ///
+    /// # Errors
+    /// A terminal error that names this event, when the value is not what `T` expects.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
+        let value = self.record().value().unwrap_or_default();
+        serde_json::from_slice(value)
+            .map_err(|error| HandlerError::terminal(format!("value: {error}")).at(self))
+    }
+}

@@ -1,0 +1,148 @@
+//! The handler traits and their error.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::Future;
+
+use futures_util::future::BoxFuture;
+
+use super::context::Context;
+use super::events::{Batch, Event, Ref};
+use crate::engine::Class;
+
+/// Applies the admitted events of a batch at once, in the batch's transaction.
+///
+/// ```
+/// # use tidegate::projection::{Batch, BatchHandler, Context, HandlerError};
+/// struct EventCount;
+///
+/// impl BatchHandler for EventCount {
+///     async fn apply(&self, ctx: &mut Context<'_>, batch: &Batch<'_>) -> Result<(), HandlerError> {
+///         sqlx::query("UPDATE event_count SET count = count + $1")
+///             .bind(i64::try_from(batch.len()).unwrap_or(i64::MAX))
+///             .execute(ctx.connection())
+///             .await?;
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait BatchHandler: Send + Sync + 'static {
+    /// Writes what the events mean. Either all of it commits, with the position, or nothing.
+    ///
+    /// Called again with the same events after a failure, and with other cuts of the same events
+    /// after a restart: keep no state that outlives the call.
+    fn apply(
+        &self,
+        ctx: &mut Context<'_>,
+        batch: &Batch<'_>,
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send;
+}
+
+/// Any kind of handler, as the runtime calls it.
+pub(crate) trait Handler: Send + Sync {
+    fn apply<'a>(
+        &'a self,
+        ctx: &'a mut Context<'_>,
+        batch: &'a Batch<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>>;
+}
+
+/// A [`BatchHandler`] behind a pointer.
+pub(crate) struct Erased<H>(pub(crate) H);
+
+impl<H: BatchHandler> Handler for Erased<H> {
+    fn apply<'a>(
+        &'a self,
+        ctx: &'a mut Context<'_>,
+        batch: &'a Batch<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(self.0.apply(ctx, batch))
+    }
+}
+
+/// Why a handler could not apply a batch.
+///
+/// An SQL error is classified by its SQLSTATE; anything else is terminal unless it says otherwise.
+#[derive(Debug)]
+pub struct HandlerError {
+    class: Class,
+    at: Option<Ref>,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl HandlerError {
+    /// The record can never be applied, however often it is tried.
+    pub fn terminal(why: impl Into<String>) -> Self {
+        Self::new(Class::Terminal, why)
+    }
+
+    /// The same batch may pass later.
+    pub fn transient(why: impl Into<String>) -> Self {
+        Self::new(Class::Transient, why)
+    }
+
+    pub(crate) fn new(class: Class, why: impl Into<String>) -> Self {
+        Self {
+            class,
+            at: None,
+            message: why.into(),
+            source: None,
+        }
+    }
+
+    pub(crate) fn at_ref(mut self, event: Ref) -> Self {
+        self.at = Some(event);
+        self
+    }
+
+    /// Names the event at fault, so that it need not be searched for.
+    #[must_use]
+    pub fn at(self, event: &Event<'_>) -> Self {
+        self.at_ref(event.reference)
+    }
+
+    /// Says where it happened.
+    pub(crate) fn within(mut self, place: &str) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        self.class
+    }
+
+    pub(crate) fn place(&self) -> Option<Ref> {
+        self.at
+    }
+
+    /// The SQL error behind it, if it was one.
+    pub(crate) fn sql(&self) -> Option<&sqlx::Error> {
+        self.source.as_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for HandlerError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source
+            .as_ref()
+            .map(|source| source.as_ref() as &(dyn StdError + 'static))
+    }
+}
+
+impl From<sqlx::Error> for HandlerError {
+    fn from(error: sqlx::Error) -> Self {
+        Self {
+            class: crate::store::class_of_handler_error(&error),
+            at: None,
+            message: crate::store::describe(&error),
+            source: Some(Box::new(error)),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What users write against: the handler, its context, the batch, and the definition around them.
+//!
+//! A [`Projection`] is a named read model: its topics, its gate, its handler, its tables. Handlers
+//! get the open transaction and cannot commit it. Nothing here runs anything; `runtime` does.
+
+mod column;
+mod context;
+mod definition;
+mod events;
+mod handler;
+mod registry;
+
+pub use column::{Column, ColumnType};
+pub use context::{Context, Message};
+pub use definition::{First, Gate, Projection, Source, Start, Tombstones};
+pub use events::{Batch, Event};
+pub use handler::{BatchHandler, HandlerError};
+pub use registry::{Registry, RegistryError};
+
+pub(crate) use column::{ColumnData, TextColumn};
+pub(crate) use context::Emitted;
+pub(crate) use definition::is_identifier;
+pub(crate) use events::{Events, Outcome, Ref, Share};
+pub(crate) use handler::Handler;

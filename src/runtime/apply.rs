@@ -1,0 +1,474 @@
+//! The one transaction: gate, inbox, effects, outbox and positions of a batch commit together, or
+//! nothing does (I1).
+//!
+//! [`in_transaction`] is meant to be read top to bottom. The position statement is its last: a
+//! compare-and-set that fails in a transaction which a swallowed error has aborted, which a handler
+//! has ended, or whose claim is no longer the newest. COMMIT is sent only after its count was seen.
+//!
+//! There is deliberately no retry here and no verdict on a record: the writer decides.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+
+use chrono::DateTime;
+use futures_util::FutureExt as _;
+use sqlx::PgConnection;
+use sqlx::postgres::types::Oid;
+use uuid::Uuid;
+
+use super::admission;
+use super::failpoint;
+use crate::codec::{DecodeError, Decoder};
+use crate::engine::Class;
+use crate::projection::{Batch, Context, Emitted, Events, HandlerError, Outcome, Projection, Ref};
+use crate::store::position::{Advance, Claim, Expected, Stored, Totals};
+use crate::store::{self, Timeouts, outbox, position, transaction};
+use crate::types::{NextOffset, Record, TopicPartition};
+
+/// Below this many events a generic plan is cheaper than planning anew; above, it can be far worse.
+const GENERIC_PLAN_BELOW: usize = 500;
+
+/// Namespace of message ids.
+const MESSAGE_IDS: Uuid = Uuid::from_u128(0x9c5b_94b1_35ad_49bb_b118_8e8f_c24a_bf80);
+
+/// One partition's part of a batch: records fetched under `claim`, the first ones not yet applied.
+#[derive(Clone, Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) partition: &'a TopicPartition,
+    pub(crate) claim: &'a Claim,
+    pub(crate) from: NextOffset,
+    pub(crate) records: &'a [Record],
+}
+
+impl Part<'_> {
+    /// The position once the part is applied.
+    pub(crate) fn to(&self) -> NextOffset {
+        self.records
+            .last()
+            .map_or(self.from, |record| NextOffset::after(record.offset()))
+    }
+}
+
+/// The generation a batch is written into, as its claims read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Generation {
+    pub(crate) number: i32,
+    pub(crate) schema_name: String,
+    pub(crate) schema_oid: Oid,
+}
+
+/// What stays the same from batch to batch.
+pub(crate) struct Applier<'a> {
+    pub(crate) projection: &'a Projection,
+    pub(crate) decoder: &'a Decoder,
+    pub(crate) generation: &'a Generation,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) owner: &'a str,
+}
+
+/// A committed batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Applied {
+    pub(crate) totals: Totals,
+    pub(crate) messages: usize,
+}
+
+/// Why a batch did not commit.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A record cannot be applied; which one, if that is known.
+    Rejected { at: Option<Ref>, why: String },
+    /// The handler failed in a way that is not a record's fault.
+    Handler {
+        class: Class,
+        why: String,
+        usable: bool,
+    },
+    /// A statement of ours failed.
+    Store(store::Error),
+    /// The positions did not move as they should have.
+    Refused,
+    /// COMMIT was sent and its answer did not come: done or not.
+    Unknown(store::Error),
+}
+
+impl Failure {
+    /// Whether a ROLLBACK makes the connection good again.
+    fn leaves_connection_usable(&self) -> bool {
+        match self {
+            Self::Rejected { .. } | Self::Refused => true,
+            Self::Handler { usable, .. } => *usable,
+            Self::Store(error) => error.connection_is_usable(),
+            Self::Unknown(_) => false,
+        }
+    }
+}
+
+impl From<store::Error> for Failure {
+    fn from(error: store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<DecodeError> for Failure {
+    fn from(error: DecodeError) -> Self {
+        Self::Rejected {
+            at: Some(error.at),
+            why: error.what,
+        }
+    }
+}
+
+impl From<HandlerError> for Failure {
+    fn from(error: HandlerError) -> Self {
+        match error.class() {
+            Class::Terminal => Self::Rejected {
+                at: error.place(),
+                why: error.to_string(),
+            },
+            class => Self::Handler {
+                class,
+                usable: error.sql().is_none_or(store::connection_is_usable),
+                why: error.to_string(),
+            },
+        }
+    }
+}
+
+/// Applies a batch. `None` for the connection afterwards means that it is in doubt and was dropped.
+pub(crate) async fn apply(
+    applier: &Applier<'_>,
+    connection: PgConnection,
+    batch_id: Uuid,
+    parts: &[Part<'_>],
+) -> (Option<PgConnection>, Result<Applied, Failure>) {
+    let mut connection = connection;
+    let limit = applier.timeouts.transaction();
+    let batch = in_transaction(applier, &mut connection, batch_id, parts);
+    let result = match tokio::time::timeout(limit, batch).await {
+        Ok(result) => result,
+        // Perhaps in the middle of COMMIT.
+        Err(_) => Err(Failure::Unknown(store::Error::Deadline("the batch", limit))),
+    };
+    match &result {
+        Ok(_) => (Some(connection), result),
+        Err(failure) if failure.leaves_connection_usable() => {
+            let rollback = transaction::rollback(&mut connection);
+            let done = store::within("rolling back", limit, rollback).await;
+            (done.is_ok().then_some(connection), result)
+        }
+        Err(_) => (None, result),
+    }
+}
+
+async fn in_transaction(
+    applier: &Applier<'_>,
+    connection: &mut PgConnection,
+    batch_id: Uuid,
+    parts: &[Part<'_>],
+) -> Result<Applied, Failure> {
+    let (projection, generation) = (applier.projection, applier.generation);
+    let events = applier
+        .decoder
+        .decode(parts.iter().map(|part| (part.partition, part.records)))?;
+
+    let search_path = transaction::search_path(&generation.schema_name, &projection.search_path);
+    let name = format!("tidegate apply {} {}", projection.name, applier.owner);
+    transaction::begin(connection, &search_path, &name, &applier.timeouts).await?;
+    let plans = if events.records.len() < GENERIC_PLAN_BELOW {
+        "force_generic_plan"
+    } else {
+        "force_custom_plan"
+    };
+    let xact_id = transaction::open_apply(connection, &projection.name, plans).await?;
+
+    let order = events.by_entity();
+    let outcomes = admission::admit(connection, projection, &events, &order).await?; // I4
+    let emitted = effects(connection, projection, &events, &order, &outcomes).await?;
+    let still_in = transaction::settle_effects(connection)
+        .await
+        .map_err(|error| swallowed_or(HandlerError::from(error)))?;
+    if still_in.as_deref() != Some(&*xact_id) {
+        return Err(Failure::Refused); // before anything of ours could be written outside the transaction
+    }
+    let messages = messages(projection, &events, parts, emitted);
+    if !messages.is_empty() {
+        outbox::insert(connection, &messages).await?; // I5
+    }
+
+    failpoint::reach(failpoint::BEFORE_ADVANCE);
+    let moves = moves(parts, &events, &outcomes);
+    let expected = Expected {
+        projection: &projection.name,
+        generation: generation.number,
+        xact_id: &xact_id,
+        schema_name: &generation.schema_name,
+        schema_oid: generation.schema_oid,
+    };
+    let moved = position::advance(connection, &expected, batch_id, &moves)
+        .await
+        .map_err(store::Error::from)?;
+    if moved != moves.len() as u64 {
+        return Err(Failure::Refused); // I1, I2, I3: seen before COMMIT is sent
+    }
+    failpoint::reach(failpoint::BEFORE_COMMIT);
+    match transaction::commit(connection).await {
+        Ok(()) => {}
+        // Postgres says no: rolled back. Not a verdict on a record.
+        Err(error) if error.connection_is_usable() => return Err(Failure::Store(error)),
+        Err(error) => return Err(Failure::Unknown(error)),
+    }
+    failpoint::reach(failpoint::AFTER_COMMIT);
+
+    let mut totals = Totals::default();
+    for share in &moves {
+        totals.applied += share.totals.applied;
+        totals.stale += share.totals.stale;
+        totals.duplicate += share.totals.duplicate;
+        totals.filtered += share.totals.filtered;
+    }
+    Ok(Applied {
+        totals,
+        messages: messages.len(),
+    })
+}
+
+/// Runs the handler on what was admitted. A panic is an error of the batch.
+async fn effects(
+    connection: &mut PgConnection,
+    projection: &Projection,
+    events: &Events<'_>,
+    order: &[Ref],
+    outcomes: &[Outcome],
+) -> Result<Vec<Emitted>, Failure> {
+    let applied = |event: &Ref| outcomes[*event as usize] == Outcome::Applied;
+    let by_entity: Vec<Ref> = order.iter().copied().filter(applied).collect();
+    let mut in_order = by_entity.clone();
+    in_order.sort_unstable();
+    if in_order.is_empty() {
+        return Ok(Vec::new());
+    }
+    let batch = Batch {
+        events,
+        by_entity: &by_entity,
+        in_order: &in_order,
+    };
+    let mut context = Context::new(connection);
+    let handled = AssertUnwindSafe(projection.handler.apply(&mut context, &batch))
+        .catch_unwind()
+        .await;
+    match handled {
+        Ok(Ok(())) => Ok(context.into_emitted()),
+        Ok(Err(error)) => Err(swallowed_or(error)),
+        Err(panic) => Err(Failure::Rejected {
+            at: None,
+            why: format!("the handler panicked: {}", panic_text(&*panic)),
+        }),
+    }
+}
+
+/// A handler that goes on after an SQL error meets 25P02 in its next statement, or we do in ours.
+fn swallowed_or(error: HandlerError) -> Failure {
+    let aborted = error
+        .sql()
+        .and_then(store::sqlstate)
+        .is_some_and(|code| code == "25P02");
+    if aborted {
+        return Failure::Handler {
+            class: Class::Halt,
+            why: "the handler has swallowed an SQL error, after which nothing of the batch can be applied; return the error instead"
+                .to_owned(),
+            usable: true,
+        };
+    }
+    error.into()
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+/// Gives messages their stream and their id. A record below the right to emit has emitted before: its
+/// messages are left out (I5).
+fn messages(
+    projection: &Projection,
+    events: &Events<'_>,
+    parts: &[Part<'_>],
+    emitted: Vec<Emitted>,
+) -> Vec<outbox::Row> {
+    let mut rows = Vec::with_capacity(emitted.len());
+    for Emitted {
+        reference,
+        name,
+        index,
+        message,
+        ..
+    } in emitted
+    {
+        let record = events.records[reference as usize];
+        let share = events
+            .shares
+            .partition_point(|share| share.refs.end <= reference);
+        let (partition, claim) = (parts[share].partition, parts[share].claim);
+        if record.offset() < claim.emitted_through {
+            continue;
+        }
+        rows.push(outbox::Row {
+            stream: stream(&projection.name, partition),
+            id: message_id(
+                &projection.name,
+                &claim.topic_id,
+                partition,
+                record.offset(),
+                &name,
+                index,
+            ),
+            topic: message.topic,
+            key: message.key,
+            payload: message.payload,
+            kind: if message.kind.is_empty() {
+                name
+            } else {
+                message.kind
+            },
+            source: format!("/tidegate/{}", projection.name),
+            occurred_at: record
+                .timestamp_ms()
+                .and_then(DateTime::from_timestamp_millis),
+            headers: message.headers,
+        });
+    }
+    rows
+}
+
+/// The stream of a partition's messages.
+pub(crate) fn stream(projection: &str, partition: &TopicPartition) -> String {
+    format!(
+        "{projection}/{}/{}",
+        partition.topic(),
+        partition.partition()
+    )
+}
+
+/// A message's identity: the same over all retries, redeliveries and rebuilds (I5).
+fn message_id(
+    projection: &str,
+    topic_id: &str,
+    partition: &TopicPartition,
+    offset: i64,
+    emit: &str,
+    index: i32,
+) -> Uuid {
+    let name = format!(
+        "{projection}\0{topic_id}\0{}\0{}\0{offset}\0{emit}\0{index}",
+        partition.topic(),
+        partition.partition(),
+    );
+    Uuid::new_v5(&MESSAGE_IDS, name.as_bytes())
+}
+
+/// What the position statement is asked to do: every record is counted as exactly one outcome (I6).
+fn moves<'a>(parts: &[Part<'a>], events: &Events<'_>, outcomes: &[Outcome]) -> Vec<Advance<'a>> {
+    let moves = parts.iter().zip(&events.shares).map(|(part, share)| {
+        let mut totals = Totals::default();
+        for outcome in &outcomes[share.refs.start as usize..share.refs.end as usize] {
+            match outcome {
+                Outcome::Applied => totals.applied += 1,
+                Outcome::Stale => totals.stale += 1,
+                Outcome::Duplicate => totals.duplicate += 1,
+                Outcome::Filtered => totals.filtered += 1,
+            }
+        }
+        Advance {
+            partition: part.partition,
+            claim: part.claim,
+            from: part.from,
+            to: part.to(),
+            totals,
+        }
+    });
+    moves.collect()
+}
+
+/// Why positions did not move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// An operator began another generation.
+    Reset { operation: String },
+    /// Somebody else has claimed the partition.
+    Lost { owner: String },
+    /// An operator raised the epoch.
+    Taken,
+    /// The batch had been committed, and its answer was lost.
+    AlreadyCommitted,
+    /// The position is another than the one the batch begins at.
+    Moved { next: NextOffset },
+    /// The rows are as they should be: the handler has ended the transaction, or its schema is gone.
+    TransactionEnded,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reset { operation } => write!(f, "reset by {operation}"),
+            Self::Lost { owner } => write!(f, "lost to {owner}"),
+            Self::Taken => f.write_str("taken by an operator"),
+            Self::AlreadyCommitted => f.write_str("already committed by me"),
+            Self::Moved { next } => write!(f, "the position is {next} now"),
+            Self::TransactionEnded => f.write_str(
+                "the handler has ended the transaction (COMMIT or ROLLBACK), or its schema was replaced",
+            ),
+        }
+    }
+}
+
+/// Names why a batch was refused, from the rows as they stand now. Decides nothing: the refusal stands.
+pub(crate) async fn why_refused(
+    connection: &mut PgConnection,
+    projection: &str,
+    batch_id: Uuid,
+    parts: &[Part<'_>],
+) -> Result<Refusal, store::Error> {
+    let Some(generation) = parts.first().map(|part| part.claim.generation) else {
+        return Ok(Refusal::TransactionEnded);
+    };
+    if let Some((live, _, operation)) = store::projection::read(connection, projection).await?
+        && live.generation != generation
+    {
+        return Ok(Refusal::Reset { operation });
+    }
+    let stored = position::read(connection, projection, generation).await?;
+    let refusals = parts.iter().filter_map(|part| {
+        let row = stored.iter().find(|row| is_of(row, part.partition));
+        row.and_then(|row| refusal(part, row, batch_id))
+    });
+    Ok(refusals
+        .into_iter()
+        .next()
+        .unwrap_or(Refusal::TransactionEnded))
+}
+
+fn is_of(row: &Stored, partition: &TopicPartition) -> bool {
+    row.topic == partition.topic() && row.partition == partition.partition()
+}
+
+fn refusal(part: &Part<'_>, row: &Stored, batch_id: Uuid) -> Option<Refusal> {
+    if row.epoch != part.claim.epoch || row.claim_token != part.claim.token {
+        return Some(if row.owner.is_empty() {
+            Refusal::Taken
+        } else {
+            Refusal::Lost {
+                owner: row.owner.clone(),
+            }
+        });
+    }
+    if row.batch_id == Some(batch_id) {
+        return Some(Refusal::AlreadyCommitted);
+    }
+    let next = NextOffset::from_raw(row.next_offset);
+    (next != part.from).then_some(Refusal::Moved { next })
+}

@@ -1,0 +1,164 @@
+//! Reset in place: the live generation's tables are emptied and its positions moved back, in one
+//! transaction that fences every worker.
+//!
+//! A running service need not be stopped: its next batch is refused, it claims again under the new
+//! generation and refills. Messages that a live generation has sent before are not sent again.
+
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::start::setup_hash;
+use crate::kafka::{Cluster, ClusterError};
+use crate::projection::Projection;
+use crate::store::operation::Operation;
+use crate::store::position::Stood;
+use crate::store::schema::{self, Problem};
+use crate::store::{self, Timeouts, operation, position, transaction};
+use crate::types::TopicPartition;
+
+/// Why a reset was refused. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ResetError {
+    #[error(
+        "projection `{0}` is not in the database: it has never been started, so there is nothing to reset"
+    )]
+    NotStarted(String),
+    #[error(
+        "the setup SQL of `{0}` has changed since its tables were made; a reset empties tables and cannot change them. Undo the change, or start a projection of another name beside this one"
+    )]
+    SetupChanged(String),
+    #[error(transparent)]
+    Schema(#[from] Problem),
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Kafka(#[from] ClusterError),
+}
+
+/// What a reset did.
+#[derive(Clone, Debug)]
+pub(crate) struct Reset {
+    pub(crate) operation: Uuid,
+    pub(crate) generation: i32,
+    /// Each partition, where it stood and where it stands now.
+    pub(crate) moved: Vec<(TopicPartition, i64, i64)>,
+}
+
+/// Resets to the oldest records kept. Safe to repeat, also in the middle of a refill.
+pub(crate) async fn reset(
+    connection: &mut PgConnection,
+    cluster: &Cluster,
+    projection: &Projection,
+    who: &str,
+    timeouts: &Timeouts,
+) -> Result<Reset, ResetError> {
+    // Asked before the transaction: no question to Kafka under a lock.
+    let logs = cluster.logs(&projection.topics).await?;
+    let starts: Vec<(TopicPartition, i64)> = logs
+        .into_iter()
+        .map(|(partition, log)| (partition, log.low))
+        .collect();
+    let name = &projection.name;
+    let search_path = transaction::search_path(name, &projection.search_path);
+    let application = format!("tidegate reset {name}");
+    transaction::begin(connection, &search_path, &application, timeouts).await?;
+    let done = in_transaction(connection, projection, &starts, who).await;
+    match &done {
+        Ok(_) => transaction::commit(connection).await?,
+        Err(_) => transaction::rollback(connection).await?,
+    }
+    done
+}
+
+/// The locks come in the order that all operator actions share: generation lock, projection and
+/// generation rows, tables, position rows.
+async fn in_transaction(
+    connection: &mut PgConnection,
+    projection: &Projection,
+    starts: &[(TopicPartition, i64)],
+    who: &str,
+) -> Result<Reset, ResetError> {
+    let name = &projection.name;
+    transaction::lock_generation(connection, name).await?;
+    let Some((live, setup)) = store::projection::lock(connection, name).await? else {
+        return Err(ResetError::NotStarted(name.clone()));
+    };
+    if setup != setup_hash(projection) {
+        return Err(ResetError::SetupChanged(name.clone()));
+    }
+    let (old, new) = (live.generation, live.generation + 1);
+    schema::empty(connection, &live.schema_name, &projection.seed).await?;
+
+    let stood = position::reset(connection, name, old).await?;
+    store::raise_emission(connection, name, &stood).await?; // I5
+
+    store::projection::retire_generation(connection, name, old).await?;
+    let definition = projection.definition();
+    store::projection::insert_generation(
+        connection,
+        name,
+        new,
+        &live.schema_name,
+        &definition,
+        &setup,
+    )
+    .await?;
+    store::projection::set_live(connection, name, new).await?;
+    let begin: Vec<Stood> = starts
+        .iter()
+        .map(|(partition, start)| begin(partition, *start, &stood))
+        .collect();
+    position::begin(connection, name, new, &begin).await?;
+
+    let operation = Uuid::new_v4();
+    let offsets = |rows: &[Stood]| -> serde_json::Value {
+        let row = |p: &Stood| {
+            (
+                format!("{}[{}]", p.topic, p.partition),
+                p.next_offset.into(),
+            )
+        };
+        rows.iter()
+            .map(row)
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let record = Operation {
+        id: operation,
+        kind: "reset",
+        projection: name,
+        who,
+        arguments: json!({ "to": "earliest" }),
+        before: json!({ "generation": old, "definition": live.definition, "next_offset": offsets(&stood) }),
+        after: json!({ "generation": new, "definition": definition, "next_offset": offsets(&begin) }),
+    };
+    operation::insert(connection, &record).await?; // I2
+    let moved = starts.iter().map(|(partition, start)| {
+        let before = find(&stood, partition).map_or(*start, |p| p.next_offset);
+        (partition.clone(), before, *start)
+    });
+    Ok(Reset {
+        operation,
+        generation: new,
+        moved: moved.collect(),
+    })
+}
+
+fn find<'a>(rows: &'a [Stood], partition: &TopicPartition) -> Option<&'a Stood> {
+    rows.iter()
+        .find(|p| p.topic == partition.topic() && p.partition == partition.partition())
+}
+
+/// A new generation's position: same topic id, an epoch above all that were claimed.
+fn begin(partition: &TopicPartition, start: i64, stood: &[Stood]) -> Stood {
+    let before = find(stood, partition);
+    Stood {
+        topic: partition.topic().to_owned(),
+        partition: partition.partition(),
+        next_offset: start,
+        topic_id: before.map_or_else(|| "1".to_owned(), |p| p.topic_id.clone()),
+        epoch: before.map_or(0, |p| p.epoch),
+    }
+}

@@ -1,0 +1,115 @@
+//! Sends the columns of a step's events as arrays.
+
+use chrono::DateTime;
+use sqlx::Postgres;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+
+use super::{OWN_COLUMNS, Parameter, Statement};
+use crate::projection::{ColumnData, Events, Ref};
+
+type Bound<'q> = Query<'q, Postgres, PgArguments>;
+
+/// A statement with the arrays of the step's events.
+pub(super) fn query<'q>(
+    statement: &Statement,
+    events: &Events<'_>,
+    step: &[Ref],
+) -> Result<Bound<'q>, String> {
+    let latest: Vec<Ref>;
+    let mut query = sqlx::query(statement.sql());
+    let last_of_each = |step: &[Ref]| -> Vec<Ref> {
+        let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
+        step.chunk_by(same)
+            .filter_map(|refs| refs.last().copied())
+            .collect()
+    };
+    latest = if statement.relations.iter().any(|relation| relation.latest) {
+        last_of_each(step)
+    } else {
+        Vec::new()
+    };
+    for relation in &statement.relations {
+        let refs = if relation.latest { &latest } else { step };
+        for parameter in &relation.parameters {
+            query = match parameter {
+                Parameter::Declared(column) => declared(query, &events.columns[*column], refs),
+                Parameter::Own(column) => own(query, OWN_COLUMNS[*column].0, events, refs)?,
+            };
+        }
+    }
+    Ok(query)
+}
+
+fn pick<T: Copy>(values: &[T], refs: &[Ref]) -> Vec<T> {
+    refs.iter().map(|event| values[*event as usize]).collect()
+}
+
+fn declared<'q>(query: Bound<'q>, data: &ColumnData, refs: &[Ref]) -> Bound<'q> {
+    match data {
+        ColumnData::Bigint(values) => query.bind(pick(values, refs)),
+        ColumnData::Integer(values) => query.bind(pick(values, refs)),
+        ColumnData::Double(values) => query.bind(pick(values, refs)),
+        ColumnData::Boolean(values) => query.bind(pick(values, refs)),
+        ColumnData::Uuid(values) => query.bind(pick(values, refs)),
+        ColumnData::Timestamptz(values) => query.bind(pick(values, refs)),
+        ColumnData::Date(values) => query.bind(pick(values, refs)),
+        ColumnData::Text(values) => {
+            let texts = refs.iter().map(|event| values.get(*event as usize));
+            bind_texts(query, texts.collect())
+        }
+    }
+}
+
+fn bind_texts<'q>(query: Bound<'q>, texts: Vec<Option<&str>>) -> Bound<'q> {
+    query.bind(texts)
+}
+
+fn own<'q>(
+    query: Bound<'q>,
+    column: &str,
+    events: &Events<'_>,
+    refs: &[Ref],
+) -> Result<Bound<'q>, String> {
+    Ok(match column {
+        "_ref" => query.bind(
+            refs.iter()
+                .map(|event| i64::from(*event))
+                .collect::<Vec<i64>>(),
+        ),
+        "_entity" => bind_texts(
+            query,
+            refs.iter()
+                .map(|event| Some(events.entity(*event)))
+                .collect(),
+        ),
+        "_sequence" => query.bind(pick(&events.sequences, refs)),
+        "_topic" => bind_texts(
+            query,
+            refs.iter()
+                .map(|event| Some(events.partition(*event).topic()))
+                .collect(),
+        ),
+        "_partition" => query.bind(
+            refs.iter()
+                .map(|event| events.partition(*event).partition())
+                .collect::<Vec<i32>>(),
+        ),
+        "_offset" => query.bind(
+            refs.iter()
+                .map(|event| events.records[*event as usize].offset())
+                .collect::<Vec<i64>>(),
+        ),
+        "_timestamp" => query.bind(
+            refs.iter()
+                .map(|event| {
+                    let record = events.records[*event as usize];
+                    record
+                        .timestamp_ms()
+                        .and_then(DateTime::from_timestamp_millis)
+                })
+                .collect::<Vec<_>>(),
+        ),
+        other => return Err(format!("no such column: {other}")),
+    })
+}

@@ -1,0 +1,106 @@
+//! `_gate`, in the generation's schema: the last sequence of each entity.
+
+use sqlx::{PgConnection, Row};
+
+use super::Error;
+
+const NEWEST: &str = include_str!("sql/gate_newest.sql");
+const NEXT: &str = include_str!("sql/gate_next.sql");
+const LOCK: &str = include_str!("sql/gate_lock.sql");
+const MOVE: &str = include_str!("sql/gate_move.sql");
+
+/// An entity whose gate moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) entity: String,
+    /// The sequence before, none for an entity never seen.
+    pub(crate) previous: Option<i64>,
+    /// Only gate `next`: the row is new, and `previous` is what the batch claims, not what was stored.
+    pub(crate) inserted: bool,
+}
+
+/// Moves gates to the newest sequences; entities sorted, each once.
+pub(crate) async fn newest(
+    connection: &mut PgConnection,
+    entities: &[&str],
+    sequences: &[i64],
+) -> Result<Vec<Moved>, Error> {
+    let rows = sqlx::query(NEWEST)
+        .bind(entities)
+        .bind(sequences)
+        .fetch_all(connection)
+        .await?;
+    let moved = rows.iter().map(|row| {
+        Ok(Moved {
+            entity: row.try_get(0)?,
+            previous: row.try_get(1)?,
+            inserted: false,
+        })
+    });
+    moved.collect()
+}
+
+/// Moves gates over dense runs: `last` of each run, and the sequence `before` its first; entities sorted, each once.
+pub(crate) async fn next(
+    connection: &mut PgConnection,
+    entities: &[&str],
+    last: &[i64],
+    before: &[i64],
+) -> Result<Vec<Moved>, Error> {
+    let rows = sqlx::query(NEXT)
+        .bind(entities)
+        .bind(last)
+        .bind(before)
+        .fetch_all(connection)
+        .await?;
+    let moved = rows.iter().map(|row| {
+        Ok(Moved {
+            entity: row.try_get(0)?,
+            previous: row.try_get(1)?,
+            inserted: row.try_get(2)?,
+        })
+    });
+    moved.collect()
+}
+
+/// Locks gates, making rows at `initial` for entities never seen; returns where each stands, in the order asked.
+pub(crate) async fn lock(
+    connection: &mut PgConnection,
+    entities: &[&str],
+    initial: &[i64],
+) -> Result<Vec<i64>, Error> {
+    let rows = sqlx::query(LOCK)
+        .bind(entities)
+        .bind(initial)
+        .fetch_all(connection)
+        .await?;
+    let mut stands: Vec<(String, i64)> = Vec::with_capacity(rows.len());
+    for row in &rows {
+        stands.push((row.try_get(0)?, row.try_get(1)?));
+    }
+    stands.sort();
+    if !stands
+        .iter()
+        .map(|(entity, _)| &**entity)
+        .eq(entities.iter().copied())
+    {
+        return Err(Error::Unexpected(
+            "the gate answered other entities than it was asked for".to_owned(),
+        ));
+    }
+    Ok(stands.into_iter().map(|(_, sequence)| sequence).collect())
+}
+
+/// Moves gates that this transaction has locked.
+pub(crate) async fn set(
+    connection: &mut PgConnection,
+    entities: &[&str],
+    sequences: &[i64],
+) -> Result<(), Error> {
+    sqlx::query(MOVE)
+        .bind(entities)
+        .bind(sequences)
+        .execute(connection)
+        .await?;
+    Ok(())
+}

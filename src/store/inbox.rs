@@ -1,0 +1,21 @@
+//! `_inbox`, in the generation's schema: event ids already applied.
+
+use std::collections::HashSet;
+
+use sqlx::PgConnection;
+
+use super::Error;
+
+const INSERT: &str = include_str!("sql/inbox_insert.sql");
+
+/// Takes ids in and returns those that are new; ids sorted, each once.
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    ids: &[&str],
+) -> Result<HashSet<String>, Error> {
+    let new: Vec<String> = sqlx::query_scalar(INSERT)
+        .bind(ids)
+        .fetch_all(connection)
+        .await?;
+    Ok(new.into_iter().collect())
+}

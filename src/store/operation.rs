@@ -1,0 +1,39 @@
+//! `operation`: what operators did.
+
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::Error;
+
+const INSERT: &str = include_str!("sql/operation_insert.sql");
+
+/// An operator action, as it is recorded.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation<'a> {
+    pub(crate) id: Uuid,
+    pub(crate) kind: &'a str,
+    pub(crate) projection: &'a str,
+    pub(crate) who: &'a str,
+    pub(crate) arguments: Value,
+    pub(crate) before: Value,
+    pub(crate) after: Value,
+}
+
+/// Records an operator action in its transaction (I2).
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    operation: &Operation<'_>,
+) -> Result<(), Error> {
+    sqlx::query(INSERT)
+        .bind(operation.id)
+        .bind(operation.kind)
+        .bind(operation.projection)
+        .bind(operation.who)
+        .bind(&operation.arguments)
+        .bind(&operation.before)
+        .bind(&operation.after)
+        .execute(connection)
+        .await?;
+    Ok(())
+}

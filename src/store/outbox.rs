@@ -1,0 +1,61 @@
+//! `outbox` and `stream`: downstream messages, numbered per stream.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use super::Error;
+use crate::types::Header;
+
+const INSERT: &str = include_str!("sql/outbox_insert.sql");
+
+/// A message as it is stored, apart from its number.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) stream: String,
+    pub(crate) id: Uuid,
+    pub(crate) topic: String,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) kind: String,
+    pub(crate) source: String,
+    pub(crate) occurred_at: Option<DateTime<Utc>>,
+    pub(crate) headers: Vec<Header>,
+}
+
+/// Headers as name and value in hexadecimal: arrays of arrays do not travel, and values are bytes.
+type HexHeaders = Vec<(String, Option<String>)>;
+
+/// Numbers and stores messages, in order.
+pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Result<(), Error> {
+    let headers = |row: &Row| -> Json<HexHeaders> {
+        let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let header = |h: &Header| (h.name.clone(), h.value.as_ref().map(hex));
+        Json(row.headers.iter().map(header).collect())
+    };
+    let stored = sqlx::query(INSERT)
+        .bind(rows.iter().map(|r| &*r.stream).collect::<Vec<_>>())
+        .bind(rows.iter().map(|r| r.id).collect::<Vec<_>>())
+        .bind(rows.iter().map(|r| &*r.topic).collect::<Vec<_>>())
+        .bind(rows.iter().map(|r| r.key.as_deref()).collect::<Vec<_>>())
+        .bind(
+            rows.iter()
+                .map(|r| r.payload.as_deref())
+                .collect::<Vec<_>>(),
+        )
+        .bind(rows.iter().map(|r| &*r.kind).collect::<Vec<_>>())
+        .bind(rows.iter().map(|r| &*r.source).collect::<Vec<_>>())
+        .bind(rows.iter().map(|r| r.occurred_at).collect::<Vec<_>>())
+        .bind(rows.iter().map(headers).collect::<Vec<_>>())
+        .execute(connection)
+        .await?
+        .rows_affected();
+    if stored != rows.len() as u64 {
+        return Err(Error::Unexpected(format!(
+            "the outbox stored {stored} of {} messages",
+            rows.len()
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! `position`: the stored progress of a partition, and its fence.
+
+use sqlx::postgres::types::Oid;
+use sqlx::{FromRow, PgConnection, Row};
+use uuid::Uuid;
+
+use super::Error;
+use crate::types::{NextOffset, TopicPartition};
+
+const INSERT: &str = include_str!("sql/position_insert.sql");
+const CLAIM: &str = include_str!("sql/position_claim.sql");
+const ADVANCE: &str = include_str!("sql/position_advance.sql");
+const READ: &str = include_str!("sql/position_read.sql");
+const CONDITION: &str = include_str!("sql/position_condition.sql");
+const RELEASE: &str = include_str!("sql/position_release.sql");
+const STATUS: &str = include_str!("sql/position_status.sql");
+const RESET: &str = include_str!("sql/position_reset.sql");
+const BEGIN: &str = include_str!("sql/position_begin.sql");
+
+/// The right to apply one partition, until somebody claims it or an operator acts on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) generation: i32,
+    pub(crate) epoch: i64,
+    pub(crate) token: Uuid,
+    pub(crate) topic_id: String,
+    /// Below this offset records have spent their right to emit (I5).
+    pub(crate) emitted_through: i64,
+}
+
+/// What a claim found.
+#[derive(Clone, Debug)]
+pub(crate) struct Claimed {
+    pub(crate) claim: Claim,
+    pub(crate) next: NextOffset,
+    /// The last batch that moved the position.
+    pub(crate) batch_id: Option<Uuid>,
+}
+
+/// Takes ownership (I3). None when there is no row: a partition nobody has seen.
+pub(crate) async fn claim(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    partition: &TopicPartition,
+    owner: &str,
+) -> Result<Option<Claimed>, Error> {
+    let row = sqlx::query(CLAIM)
+        .bind(projection)
+        .bind(generation)
+        .bind(partition.topic())
+        .bind(partition.partition())
+        .bind(owner)
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some(Claimed {
+        claim: Claim {
+            generation,
+            epoch: row.try_get("epoch")?,
+            token: row.try_get("claim_token")?,
+            topic_id: row.try_get("topic_id")?,
+            emitted_through: row.try_get("emitted_through")?,
+        },
+        next: NextOffset::from_raw(row.try_get("next_offset")?),
+        batch_id: row.try_get("batch_id")?,
+    }))
+}
+
+/// Writes first rows; those that exist stay.
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    starts: &[(TopicPartition, i64)],
+) -> Result<(), Error> {
+    sqlx::query(INSERT)
+        .bind(projection)
+        .bind(generation)
+        .bind(starts.iter().map(|(p, _)| p.topic()).collect::<Vec<_>>())
+        .bind(
+            starts
+                .iter()
+                .map(|(p, _)| p.partition())
+                .collect::<Vec<_>>(),
+        )
+        .bind(starts.iter().map(|(_, next)| *next).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// One partition's move in a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Advance<'a> {
+    pub(crate) partition: &'a TopicPartition,
+    pub(crate) claim: &'a Claim,
+    pub(crate) from: NextOffset,
+    pub(crate) to: NextOffset,
+    pub(crate) totals: Totals,
+}
+
+/// Records of a batch by what became of them (I6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) applied: i64,
+    pub(crate) stale: i64,
+    pub(crate) duplicate: i64,
+    pub(crate) filtered: i64,
+}
+
+/// What must still be true when the positions move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected<'a> {
+    pub(crate) projection: &'a str,
+    pub(crate) generation: i32,
+    pub(crate) xact_id: &'a str,
+    pub(crate) schema_name: &'a str,
+    pub(crate) schema_oid: Oid,
+}
+
+/// Moves positions by compare-and-set and returns how many moved. The last statement before COMMIT.
+pub(crate) async fn advance(
+    connection: &mut PgConnection,
+    expected: &Expected<'_>,
+    batch_id: Uuid,
+    moves: &[Advance<'_>],
+) -> sqlx::Result<u64> {
+    let totals =
+        |pick: fn(&Totals) -> i64| moves.iter().map(|m| pick(&m.totals)).collect::<Vec<_>>();
+    let done = sqlx::query(ADVANCE)
+        .bind(expected.projection)
+        .bind(expected.generation)
+        .bind(batch_id)
+        .bind(
+            moves
+                .iter()
+                .map(|m| m.partition.topic())
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            moves
+                .iter()
+                .map(|m| m.partition.partition())
+                .collect::<Vec<_>>(),
+        )
+        .bind(moves.iter().map(|m| m.claim.epoch).collect::<Vec<_>>())
+        .bind(moves.iter().map(|m| m.claim.token).collect::<Vec<_>>())
+        .bind(moves.iter().map(|m| m.from.get()).collect::<Vec<_>>())
+        .bind(moves.iter().map(|m| m.to.get()).collect::<Vec<_>>())
+        .bind(totals(|t| t.applied))
+        .bind(totals(|t| t.stale))
+        .bind(totals(|t| t.duplicate))
+        .bind(totals(|t| t.filtered))
+        .bind(expected.xact_id)
+        .bind(expected.schema_name)
+        .bind(expected.schema_oid)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
+}
+
+/// A position row as it stands.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Stored {
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) next_offset: i64,
+    pub(crate) epoch: i64,
+    pub(crate) claim_token: Uuid,
+    pub(crate) owner: String,
+    pub(crate) batch_id: Option<Uuid>,
+}
+
+/// Reads all positions of a generation.
+pub(crate) async fn read(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+) -> Result<Vec<Stored>, Error> {
+    Ok(sqlx::query_as(READ)
+        .bind(projection)
+        .bind(generation)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// How a partition fares, as its owner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Running,
+    Retrying,
+    Halted,
+}
+
+impl Condition {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Retrying => "retrying",
+            Self::Halted => "halted",
+        }
+    }
+}
+
+/// Stores how a partition fares, if the claim is still the newest.
+pub(crate) async fn set_condition(
+    connection: &mut PgConnection,
+    projection: &str,
+    partition: &TopicPartition,
+    claim: &Claim,
+    condition: Condition,
+    cause: &str,
+) -> Result<bool, Error> {
+    let done = sqlx::query(CONDITION)
+        .bind(projection)
+        .bind(claim.generation)
+        .bind(partition.topic())
+        .bind(partition.partition())
+        .bind(claim.epoch)
+        .bind(claim.token)
+        .bind(condition.name())
+        // NUL cannot be stored, and an endless text helps nobody.
+        .bind(
+            cause
+                .replace('\0', "\u{fffd}")
+                .chars()
+                .take(2_000)
+                .collect::<String>(),
+        )
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Says at a clean stop that nobody works on these partitions.
+pub(crate) async fn release(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    claims: &[(&TopicPartition, &Claim)],
+) -> Result<(), Error> {
+    sqlx::query(RELEASE)
+        .bind(projection)
+        .bind(generation)
+        .bind(claims.iter().map(|(p, _)| p.topic()).collect::<Vec<_>>())
+        .bind(
+            claims
+                .iter()
+                .map(|(p, _)| p.partition())
+                .collect::<Vec<_>>(),
+        )
+        .bind(claims.iter().map(|(_, c)| c.epoch).collect::<Vec<_>>())
+        .bind(claims.iter().map(|(_, c)| c.token).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// A partition as `status` and `verify` show it.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Status {
+    pub(crate) projection: String,
+    pub(crate) desired_state: String,
+    #[sqlx(rename = "live_generation")]
+    pub(crate) generation: i32,
+    pub(crate) definition: String,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) next_offset: i64,
+    pub(crate) epoch: i64,
+    pub(crate) owner: String,
+    pub(crate) consumed: i64,
+    pub(crate) applied: i64,
+    pub(crate) stale: i64,
+    pub(crate) duplicate: i64,
+    pub(crate) filtered: i64,
+    pub(crate) condition: String,
+    pub(crate) cause: String,
+    pub(crate) since: chrono::DateTime<chrono::Utc>,
+}
+
+/// Reads the partitions of all live generations.
+pub(crate) async fn status(connection: &mut PgConnection) -> Result<Vec<Status>, Error> {
+    Ok(sqlx::query_as(STATUS).fetch_all(connection).await?)
+}
+
+/// Where a partition stood when an operator took it.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Stood {
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) next_offset: i64,
+    pub(crate) topic_id: String,
+    pub(crate) epoch: i64,
+}
+
+/// Locks a generation's positions and raises their epochs.
+pub(crate) async fn reset(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+) -> Result<Vec<Stood>, Error> {
+    Ok(sqlx::query_as(RESET)
+        .bind(projection)
+        .bind(generation)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// Writes the positions of a new generation.
+pub(crate) async fn begin(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    starts: &[Stood],
+) -> Result<(), Error> {
+    sqlx::query(BEGIN)
+        .bind(projection)
+        .bind(generation)
+        .bind(starts.iter().map(|p| &*p.topic).collect::<Vec<_>>())
+        .bind(starts.iter().map(|p| p.partition).collect::<Vec<_>>())
+        .bind(starts.iter().map(|p| p.next_offset).collect::<Vec<_>>())
+        .bind(starts.iter().map(|p| &*p.topic_id).collect::<Vec<_>>())
+        .bind(starts.iter().map(|p| p.epoch).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}

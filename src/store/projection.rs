@@ -1,0 +1,126 @@
+//! `projection` and `generation`: which build is live, and what it was made from.
+
+use sqlx::postgres::types::Oid;
+use sqlx::{FromRow, PgConnection};
+
+use super::Error;
+
+const READ: &str = include_str!("sql/projection_read.sql");
+const SHARE: &str = include_str!("sql/projection_share.sql");
+const LOCK: &str = include_str!("sql/projection_lock.sql");
+const INSERT: &str = include_str!("sql/projection_insert.sql");
+const SET_LIVE: &str = include_str!("sql/projection_set_live.sql");
+const GENERATION_INSERT: &str = include_str!("sql/generation_insert.sql");
+const GENERATION_RETIRE: &str = include_str!("sql/generation_retire.sql");
+
+/// A projection with its live generation.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Live {
+    #[sqlx(rename = "live_generation")]
+    pub(crate) generation: i32,
+    pub(crate) desired_state: String,
+    pub(crate) schema_name: String,
+    pub(crate) schema_oid: Oid,
+    pub(crate) definition: String,
+}
+
+impl Live {
+    pub(crate) fn paused(&self) -> bool {
+        self.desired_state == "paused"
+    }
+}
+
+/// Reads without a lock, with the hash of the SQL that made the tables, and the last operator action.
+pub(crate) async fn read(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<(Live, String, String)>, Error> {
+    let row = sqlx::query(READ)
+        .bind(name)
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some((
+        Live::from_row(&row)?,
+        sqlx::Row::try_get(&row, "setup")?,
+        sqlx::Row::try_get(&row, "last_operation")?,
+    )))
+}
+
+/// Reads for a claim: stays as read until the claim commits.
+pub(crate) async fn share(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<Live>, Error> {
+    Ok(sqlx::query_as(SHARE)
+        .bind(name)
+        .fetch_optional(connection)
+        .await?)
+}
+
+/// Locks for an operator action, and returns the hash of the SQL that made the tables too.
+pub(crate) async fn lock(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<(Live, String)>, Error> {
+    let row = sqlx::query(LOCK)
+        .bind(name)
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some((
+        Live::from_row(&row)?,
+        sqlx::Row::try_get(&row, "setup")?,
+    )))
+}
+
+pub(crate) async fn insert(connection: &mut PgConnection, name: &str) -> Result<(), Error> {
+    sqlx::query(INSERT).bind(name).execute(connection).await?;
+    Ok(())
+}
+
+pub(crate) async fn set_live(
+    connection: &mut PgConnection,
+    name: &str,
+    generation: i32,
+) -> Result<(), Error> {
+    sqlx::query(SET_LIVE)
+        .bind(name)
+        .bind(generation)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Records a generation in an existing schema.
+pub(crate) async fn insert_generation(
+    connection: &mut PgConnection,
+    name: &str,
+    generation: i32,
+    schema: &str,
+    definition: &str,
+    setup: &str,
+) -> Result<(), Error> {
+    sqlx::query(GENERATION_INSERT)
+        .bind(name)
+        .bind(generation)
+        .bind(schema)
+        .bind(definition)
+        .bind(setup)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn retire_generation(
+    connection: &mut PgConnection,
+    name: &str,
+    generation: i32,
+) -> Result<(), Error> {
+    sqlx::query(GENERATION_RETIRE)
+        .bind(name)
+        .bind(generation)
+        .execute(connection)
+        .await?;
+    Ok(())
+}

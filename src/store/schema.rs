@@ -1,0 +1,160 @@
+//! A generation's schema: the user's tables and the bookkeeping that is derived from the log.
+//!
+//! No statement here says CASCADE: what lies outside the schema is not ours to drop or empty.
+
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+
+use super::Error;
+
+const BOOKKEEPING: &str = include_str!("sql/schema_bookkeeping.sql");
+const RELATIONS: &str = include_str!("sql/schema_relations.sql");
+
+/// Why a schema cannot be a generation's.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Problem {
+    #[error(transparent)]
+    Store(#[from] Error),
+    #[error(
+        "schema `{0}` exists already and was not made by tidegate, which would empty it at a reset; drop it or give the projection another name"
+    )]
+    Exists(String),
+    #[error("{what}: {}", super::describe(.error))]
+    UserSql {
+        what: &'static str,
+        #[source]
+        error: sqlx::Error,
+    },
+    #[error("{0} runs COMMIT or ROLLBACK; remove it: the whole start is one transaction")]
+    EndsTransaction(&'static str),
+    #[error(
+        "setup makes `{0}`, which is unlogged, temporary or foreign: it could lose effects while the position survives; make it a permanent table"
+    )]
+    UnsafeTable(String),
+    #[error(
+        "setup puts rows into `{0}`; a reset would lose them. Move those statements to `seed`, which runs after every reset"
+    )]
+    Seeded(String),
+}
+
+/// Makes a schema with its bookkeeping and the user's tables, in the caller's transaction, whose
+/// `search_path` begins with it.
+pub(crate) async fn create(
+    connection: &mut PgConnection,
+    schema: &str,
+    setup: &str,
+    seed: &str,
+) -> Result<(), Problem> {
+    let exists: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)",
+    )
+    .bind(schema)
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(Error::from)?;
+    if exists {
+        return Err(Problem::Exists(schema.to_owned()));
+    }
+    sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA \"{schema}\"")))
+        .execute(&mut *connection)
+        .await
+        .map_err(Error::from)?;
+    sqlx::raw_sql(BOOKKEEPING)
+        .execute(&mut *connection)
+        .await
+        .map_err(Error::from)?;
+    run_user_sql(connection, "setup", setup).await?;
+    for table in relations(connection, schema).await? {
+        if table.unsafe_kind {
+            return Err(Problem::UnsafeTable(table.name));
+        }
+        let filled: bool = sqlx::query_scalar(AssertSqlSafe(format!(
+            "SELECT EXISTS (SELECT FROM {})",
+            table.quoted(schema)
+        )))
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(Error::from)?;
+        if filled {
+            return Err(Problem::Seeded(table.name));
+        }
+    }
+    run_user_sql(connection, "seed", seed).await
+}
+
+/// Empties all tables of a schema, restarts their identities and fills the seeds again, in the
+/// caller's transaction.
+pub(crate) async fn empty(
+    connection: &mut PgConnection,
+    schema: &str,
+    seed: &str,
+) -> Result<(), Problem> {
+    let tables = relations(connection, schema).await?;
+    let tables: Vec<String> = tables.iter().map(|table| table.quoted(schema)).collect();
+    if !tables.is_empty() {
+        let truncate = format!("TRUNCATE TABLE {} RESTART IDENTITY", tables.join(", "));
+        sqlx::raw_sql(AssertSqlSafe(truncate))
+            .execute(&mut *connection)
+            .await
+            .map_err(|error| Problem::UserSql {
+                what: "emptying the tables",
+                error,
+            })?;
+    }
+    run_user_sql(connection, "seed", seed).await
+}
+
+/// A table of a schema.
+struct Relation {
+    name: String,
+    unsafe_kind: bool,
+}
+
+impl Relation {
+    fn quoted(&self, schema: &str) -> String {
+        format!("\"{schema}\".\"{}\"", self.name.replace('"', "\"\""))
+    }
+}
+
+async fn relations(connection: &mut PgConnection, schema: &str) -> Result<Vec<Relation>, Error> {
+    let rows = sqlx::query(RELATIONS)
+        .bind(schema)
+        .fetch_all(connection)
+        .await?;
+    let relation = |row: &sqlx::postgres::PgRow| {
+        Ok(Relation {
+            name: row.try_get("name")?,
+            unsafe_kind: row.try_get("unsafe")?,
+        })
+    };
+    rows.iter().map(relation).collect()
+}
+
+/// Runs setup or seed, and notices if it ended the transaction.
+pub(crate) async fn run_user_sql(
+    connection: &mut PgConnection,
+    what: &'static str,
+    sql: &str,
+) -> Result<(), Problem> {
+    if sql.trim().is_empty() {
+        return Ok(());
+    }
+    let before = xact_id(connection).await?;
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(&mut *connection)
+        .await
+        .map_err(|error| Problem::UserSql { what, error })?;
+    if xact_id(connection).await? == before {
+        Ok(())
+    } else {
+        Err(Problem::EndsTransaction(what))
+    }
+}
+
+async fn xact_id(connection: &mut PgConnection) -> Result<String, Error> {
+    Ok(
+        sqlx::query_scalar("SELECT pg_catalog.pg_current_xact_id()::text")
+            .fetch_one(connection)
+            .await?,
+    )
+}

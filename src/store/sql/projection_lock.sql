@@ -1,0 +1,6 @@
+-- Locks a projection with its live generation for an operator action. Waits for claims that are under way.
+SELECT p.live_generation, p.desired_state, g.schema_name, g.schema_oid, g.definition, g.setup
+FROM tidegate.projection p
+JOIN tidegate.generation g ON g.projection = p.name AND g.number = p.live_generation
+WHERE p.name = $1
+FOR UPDATE

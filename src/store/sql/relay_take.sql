@@ -1,0 +1,14 @@
+-- Takes the lease of streams that nobody holds, or whose holder's lease has run out by the database's clock.
+-- The lease epoch grows, so that the former holder can neither move the cursor nor pass its barrier.
+WITH free AS (
+    SELECT stream
+    FROM tidegate.relay
+    WHERE lease_until < clock_timestamp()
+    ORDER BY stream
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE tidegate.relay AS r
+SET owner = $1, lease_epoch = r.lease_epoch + 1, lease_until = clock_timestamp() + $2 * interval '1 millisecond'
+FROM free
+WHERE r.stream = free.stream
+RETURNING r.stream, r.lease_epoch, r.sent_through

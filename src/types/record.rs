@@ -1,0 +1,138 @@
+//! A Kafka record, copied out of the client once.
+
+/// A record's key, value and headers as the bytes Kafka delivered, and where it stood.
+///
+/// Key and value share one allocation. A missing value is a tombstone and differs from an empty one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    offset: i64,
+    timestamp_ms: Option<i64>,
+    bytes: Box<[u8]>,
+    key_len: Option<usize>,
+    has_value: bool,
+    headers: Box<[Header]>,
+}
+
+/// A record header. Names may repeat, values may be missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The header's name.
+    pub name: String,
+    /// The header's bytes.
+    pub value: Option<Vec<u8>>,
+}
+
+/// What a [`Record`] is made from.
+#[derive(Clone, Debug, Default)]
+pub struct RecordBuilder<'a> {
+    /// The record's offset in its partition.
+    pub offset: i64,
+    /// Milliseconds since 1970, if the record has a time.
+    pub timestamp_ms: Option<i64>,
+    /// The record's key.
+    pub key: Option<&'a [u8]>,
+    /// The record's value; none is a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// The record's headers, in order.
+    pub headers: Vec<Header>,
+}
+
+impl RecordBuilder<'_> {
+    /// Copies the parts.
+    pub fn build(self) -> Record {
+        let key = self.key.unwrap_or_default();
+        let value = self.value.unwrap_or_default();
+        let mut bytes = Vec::with_capacity(key.len() + value.len());
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(value);
+        Record {
+            offset: self.offset,
+            timestamp_ms: self.timestamp_ms,
+            bytes: bytes.into_boxed_slice(),
+            key_len: self.key.map(<[u8]>::len),
+            has_value: self.value.is_some(),
+            headers: self.headers.into_boxed_slice(),
+        }
+    }
+}
+
+impl Record {
+    /// The record's offset in its partition.
+    pub fn offset(&self) -> i64 {
+        self.offset
+    }
+
+    /// Milliseconds since 1970, if the record has a time.
+    pub fn timestamp_ms(&self) -> Option<i64> {
+        self.timestamp_ms
+    }
+
+    /// The record's key.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.key_len.map(|len| &self.bytes[..len])
+    }
+
+    /// The record's value; none is a tombstone.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.has_value
+            .then(|| &self.bytes[self.key_len.unwrap_or(0)..])
+    }
+
+    /// The record's headers, in order.
+    pub fn headers(&self) -> &[Header] {
+        &self.headers
+    }
+
+    /// The last header of that name, as consumers usually read it.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers
+            .iter()
+            .rev()
+            .find(|header| header.name == name)
+            .and_then(|header| header.value.as_deref())
+    }
+
+    /// Bytes held, for bounding a batch.
+    pub(crate) fn size(&self) -> usize {
+        let headers = self.headers.iter();
+        self.bytes.len()
+            + headers
+                .map(|h| h.name.len() + h.value.as_ref().map_or(0, Vec::len))
+                .sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tombstone_differs_from_an_empty_value() {
+        let record = |value| {
+            RecordBuilder {
+                key: Some(b"k"),
+                value,
+                ..RecordBuilder::default()
+            }
+            .build()
+        };
+        assert_eq!(record(None).value(), None);
+        assert_eq!(record(Some(b"".as_slice())).value(), Some(b"".as_slice()));
+        assert_eq!(record(Some(b"v".as_slice())).key(), Some(b"k".as_slice()));
+    }
+
+    #[test]
+    fn a_missing_key_differs_from_an_empty_key() {
+        let record = |key| {
+            RecordBuilder {
+                key,
+                value: Some(b"v"),
+                ..RecordBuilder::default()
+            }
+            .build()
+        };
+        assert_eq!(record(None).key(), None);
+        assert_eq!(record(Some(b"".as_slice())).key(), Some(b"".as_slice()));
+        assert_eq!(record(None).value(), Some(b"v".as_slice()));
+    }
+}
