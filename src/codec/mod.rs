@@ -10,7 +10,7 @@ use crate::projection::{
 };
 use crate::types::{Record, TopicPartition};
 
-use json::Layout;
+use json::{Layout, Slots};
 
 /// A record that cannot become an event.
 #[derive(Debug, thiserror::Error)]
@@ -99,13 +99,15 @@ impl Decoder {
             columns: self.columns.iter().map(|c| ColumnData::new(c.2)).collect(),
             filtered: Vec::new(),
         };
+        let mut fields = vec![None; self.layout.slots()];
         for (partition, records) in shares {
             let first = events.records.len() as Ref;
             for record in records {
-                self.push(record, &mut events).map_err(|what| DecodeError {
-                    at: events.records.len() as Ref,
-                    what,
-                })?;
+                self.push(record, &mut fields, &mut events)
+                    .map_err(|what| DecodeError {
+                        at: events.records.len() as Ref,
+                        what,
+                    })?;
                 events.records.push(record);
             }
             events.shares.push(Share {
@@ -116,7 +118,13 @@ impl Decoder {
         Ok(events)
     }
 
-    fn push(&self, record: &Record, events: &mut Events<'_>) -> Result<(), String> {
+    /// Adds one event. `fields` is lent to be filled, once for the whole batch.
+    fn push<'a>(
+        &self,
+        record: &'a Record,
+        fields: &mut Slots<'a>,
+        events: &mut Events<'a>,
+    ) -> Result<(), String> {
         let Some(value) = record.value() else {
             return match self.tombstones {
                 Tombstones::Filter => {
@@ -128,12 +136,8 @@ impl Decoder {
                 ),
             };
         };
-        let fields = if self.layout.is_empty() {
-            Vec::new()
-        } else {
-            self.layout.extract(value)?
-        };
-        let read = |place: &Place| -> Result<Option<value::Value<'_>>, String> {
+        self.layout.extract(value, fields)?;
+        let read = |place: &Place| -> Result<Option<value::Value<'a>>, String> {
             match place {
                 Place::Key => value::bytes(record.key(), "the record key"),
                 Place::Header(name) => value::bytes(record.header(name), "the header"),
