@@ -16,7 +16,7 @@ use super::writer::{Limits, Writer};
 use crate::codec::Decoder;
 use crate::config::Config;
 use crate::engine::backoff;
-use crate::kafka::{Cluster, ClusterError, Member, MemberSettings};
+use crate::kafka::{Cluster, ClusterError, Joined, Member, MemberSettings};
 use crate::projection::Projection;
 use crate::relay::Relay;
 use crate::store::migration::{self, State};
@@ -188,7 +188,11 @@ fn join(
     outbox: &Arc<Notify>,
 ) -> Result<Started, Error> {
     let name = projection.name.clone();
-    let (member, inputs, ended) = Member::join(MemberSettings {
+    let Joined {
+        member,
+        inputs,
+        ended,
+    } = Member::join(MemberSettings {
         connection: &config.kafka,
         protocol: config.group_protocol,
         group: format!("{}.{name}", config.group_prefix),
