@@ -157,6 +157,9 @@ pub(crate) async fn run(
 
 /// Waits for the stop, or for the first member or writer that fails.
 async fn wait(started: &mut [Started], stop: &CancellationToken) -> Result<(), Error> {
+    if started.is_empty() {
+        return Ok(()); // told to stop before anything began
+    }
     let failures = started.iter_mut().map(|projection| {
         Box::pin(async {
             tokio::select! {
