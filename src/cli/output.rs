@@ -1,6 +1,6 @@
 //! Tables for people.
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
 
 /// An empty table with a header; columns named in `right` are aligned to the right.
 pub(super) fn table(header: &[&str], right: &[&str]) -> Table {
@@ -9,6 +9,15 @@ pub(super) fn table(header: &[&str], right: &[&str]) -> Table {
         .load_preset(presets::UTF8_HORIZONTAL_ONLY)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(header.iter().map(Cell::new));
+    // A line between rows would double the height.
+    for line in [
+        TableComponent::HorizontalLines,
+        TableComponent::MiddleIntersections,
+        TableComponent::LeftBorderIntersections,
+        TableComponent::RightBorderIntersections,
+    ] {
+        table.remove_style(line);
+    }
     for (index, name) in header.iter().enumerate() {
         if right.contains(name)
             && let Some(column) = table.column_mut(index)
