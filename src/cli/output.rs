@@ -11,6 +11,15 @@ pub(super) fn table(header: &[&str], right: &[&str]) -> Table {
         .set_style(TableComponent::MiddleHeaderIntersections, '─')
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(header.iter().map(Cell::new));
+    // A line between rows would double the height.
+    for line in [
+        TableComponent::HorizontalLines,
+        TableComponent::MiddleIntersections,
+        TableComponent::LeftBorderIntersections,
+        TableComponent::RightBorderIntersections,
+    ] {
+        table.remove_style(line);
+    }
     for (index, name) in header.iter().enumerate() {
         if right.contains(name)
             && let Some(column) = table.column_mut(index)

@@ -32,6 +32,8 @@ pub(crate) enum Error {
     Kafka(#[from] KafkaError),
     #[error("topic `{0}` does not exist; create it first")]
     NoTopic(String),
+    #[error("the end of the topic was not reached in {0:?}")]
+    NoEnd(Duration),
     #[error("the question to kafka was given up: {0}")]
     Task(#[from] tokio::task::JoinError),
 }

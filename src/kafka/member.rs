@@ -110,7 +110,7 @@ impl Queue {
 }
 
 /// Copies a record out of librdkafka, whose memory must not be held.
-fn copy(message: &BorrowedMessage<'_>) -> Record {
+pub(super) fn copy(message: &BorrowedMessage<'_>) -> Record {
     let headers = message.headers().map(|headers| {
         let header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
             name: h.key.to_owned(),

@@ -6,10 +6,14 @@
 
 mod cluster;
 mod member;
+mod mock;
 mod producer;
 mod settings;
+mod topics;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
 pub(crate) use member::{Fetched, Input, Inputs, Joined, Member, MemberSettings, Polled, Queue};
+pub(crate) use mock::MockBroker;
 pub(crate) use producer::{Enqueued, Producer, delivered};
 pub(crate) use settings::{Connection, GroupProtocol, reserved};
+pub(crate) use topics::{Topics, read_all};
