@@ -73,6 +73,15 @@ impl Layout {
         Ok(found)
     }
 
+    fn forget(&self, found: &mut Slots<'_>) {
+        for field in &self.fields {
+            for slot in &field.slots {
+                found[*slot] = None;
+            }
+            field.inside.forget(found);
+        }
+    }
+
     fn descend<'p>(&self, raw: &'p RawValue, found: &mut Slots<'p>) -> serde_json::Result<()> {
         if !self.is_empty() && raw.get().starts_with('{') {
             let mut json = serde_json::Deserializer::from_str(raw.get());
@@ -105,6 +114,8 @@ impl<'p> Visitor<'p> for Fields<'_, 'p> {
                 }
                 Some(field) => {
                     let raw: &'p RawValue = map.next_value()?;
+                    // The last of a name counts as a whole: nothing inside an earlier one is kept.
+                    field.inside.forget(self.found);
                     for slot in &field.slots {
                         self.found[*slot] = Some(raw);
                     }
