@@ -305,8 +305,34 @@ fn jsonb_takes_any_value_as_it_stands() {
         "{\"a\": {\"b\": null}}",
         r#""\\u0000""#,
         r#"{"ä":"\ud83d\udcb0"}"#,
+        r#"["\u00e4", 1e999]"#,
+        r#""\\\\ud800\\""#,
     ] {
         check(Jsonb, json, Ok(json));
+    }
+    let deep = format!("{}\"\\u00e4\"{}", "[".repeat(500), "]".repeat(500));
+    check(Jsonb, &deep, Ok(&deep));
+}
+
+#[test]
+fn what_postgres_cannot_store_as_jsonb_never_reaches_it() {
+    let nul = "holds a NUL character, which jsonb cannot store";
+    check(Jsonb, r#""\u0000""#, Err(nul));
+    check(Jsonb, r#"{"a\u0000":1}"#, Err(nul));
+    check(Jsonb, r#"{"a":["x", "\\\u0000"]}"#, Err(nul));
+    // Postgres reads both, although the last one counts.
+    check(Jsonb, r#"{"a":"\u0000","a":1}"#, Err(nul));
+    let half = "holds half of a surrogate pair, which jsonb cannot store";
+    for json in [
+        r#""\ud800""#,
+        r#""\uDC00""#,
+        r#""\ud800\ud800\udc00""#,
+        r#""\ud800 \udc00""#,
+        r#""\ud800\\udc00""#,
+        r#""\ud800ü""#,
+        r#"{"\udc00":1}"#,
+    ] {
+        check(Jsonb, json, Err(half));
     }
 }
 

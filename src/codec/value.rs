@@ -186,27 +186,32 @@ pub(super) fn push(
     Ok(())
 }
 
-/// JSON that jsonb takes: it has no NUL and no half of a surrogate pair.
+/// JSON that jsonb takes: it has no NUL and no half of a surrogate pair, which JSON itself allows.
 fn storable_json(json: &str) -> Result<&str, String> {
-    if json.contains("\\u") {
-        let value: serde_json::Value = serde_json::from_str(json)
-            .map_err(|error| format!("not storable as jsonb: {error}"))?;
-        if has_nul(&value) {
-            return Err("holds a NUL character, which jsonb cannot store".to_owned());
-        }
+    let mut rest = json;
+    while let Some(at) = rest.find('\\') {
+        let escape = &rest[at..];
+        let length = match utf16_unit(escape) {
+            None => 2,
+            Some(0) => return Err("holds a NUL character, which jsonb cannot store".to_owned()),
+            Some(0xd800..=0xdbff) if is_low_surrogate(&escape[6..]) => 12,
+            Some(0xd800..=0xdfff) => {
+                return Err("holds half of a surrogate pair, which jsonb cannot store".to_owned());
+            }
+            Some(_) => 6,
+        };
+        rest = escape.get(length..).unwrap_or_default();
     }
     Ok(json)
 }
 
-fn has_nul(value: &serde_json::Value) -> bool {
-    match value {
-        serde_json::Value::String(text) => text.contains('\0'),
-        serde_json::Value::Array(items) => items.iter().any(has_nul),
-        serde_json::Value::Object(fields) => fields
-            .iter()
-            .any(|(name, value)| name.contains('\0') || has_nul(value)),
-        _ => false,
-    }
+/// What `\uXXXX` stands for.
+fn utf16_unit(escape: &str) -> Option<u16> {
+    u16::from_str_radix(escape.strip_prefix("\\u")?.get(..4)?, 16).ok()
+}
+
+fn is_low_surrogate(escape: &str) -> bool {
+    matches!(utf16_unit(escape), Some(0xdc00..=0xdfff))
 }
 
 pub(super) fn push_null(data: &mut ColumnData) {
