@@ -180,6 +180,9 @@ fn a_double_is_finite() {
         "\"2\"",
         Err("expected a number, found the string \"2\""),
     );
+    check(Double, "1e400", Err("1e400 is beyond a double precision"));
+    check(Double, "-1e400", Err("-1e400 is beyond a double precision"));
+    check(Double, "1e-400", Ok("0.0"));
     check(Double, "false", Err("expected a number, found false"));
 }
 
@@ -190,10 +193,22 @@ fn a_numeric_keeps_every_digit() {
     check(Numeric, &format!("\"{digits}\""), Ok(digits));
     check(Numeric, "1e-7", Ok("1e-7"));
     check(Numeric, "1.50E+10", Ok("1.50E+10"));
-    check(Numeric, "\"\"", Err(" is not a number"));
-    check(Numeric, "\"NaN\"", Err("NaN is not a number"));
-    check(Numeric, "\"1 000\"", Err("1 000 is not a number"));
-    check(Numeric, "\"1.2.3\"", Err("1.2.3 is not a number"));
+    check(Numeric, "1e999", Ok("1e999"));
+    check(Numeric, "1e131071", Ok("1e131071"));
+    check(Numeric, "1e131072", Err("1e131072 is beyond a numeric"));
+    check(Numeric, "1e-16383", Ok("1e-16383"));
+    check(Numeric, "0.1e-16383", Err("0.1e-16383 is beyond a numeric"));
+    check(
+        Numeric,
+        "1e99999999999999",
+        Err("1e99999999999999 is beyond a numeric"),
+    );
+    check(Numeric, "\"1e+\"", Err("`1e+` is not a number"));
+    check(Numeric, "\".5\"", Err("`.5` is not a number"));
+    check(Numeric, "\"\"", Err("`` is not a number"));
+    check(Numeric, "\"NaN\"", Err("`NaN` is not a number"));
+    check(Numeric, "\"1 000\"", Err("`1 000` is not a number"));
+    check(Numeric, "\"1.2.3\"", Err("`1.2.3` is not a number"));
     check(Numeric, "[]", Err("expected a string, found an array"));
 }
 
@@ -252,7 +267,7 @@ fn a_uuid_is_checked() {
     let uuid = "67e55044-10b1-426f-9247-bb680e5fe0c8";
     check(UuidType, &format!("\"{uuid}\""), Ok(uuid));
     check(UuidType, "\"67E5504410B1426F9247BB680E5FE0C8\"", Ok(uuid));
-    check(UuidType, "\"67e5\"", Err("67e5 is not a UUID"));
+    check(UuidType, "\"67e5\"", Err("`67e5` is not a UUID"));
     check(UuidType, "67", Err("expected a string, found 67"));
 }
 
@@ -266,12 +281,12 @@ fn a_time_has_a_zone() {
     check(
         Timestamptz,
         "\"2026-01-31T09:30:00\"",
-        Err("2026-01-31T09:30:00 is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
+        Err("`2026-01-31T09:30:00` is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
     );
     check(
         Timestamptz,
         "\"2026-02-30T00:00:00Z\"",
-        Err("2026-02-30T00:00:00Z is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
+        Err("`2026-02-30T00:00:00Z` is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
     );
     check(
         Timestamptz,
@@ -286,12 +301,22 @@ fn a_date_is_a_day_of_the_calendar() {
     check(
         Date,
         "\"2023-02-29\"",
-        Err("2023-02-29 is not a date such as 2026-01-31"),
+        Err("`2023-02-29` is not a date such as 2026-01-31"),
     );
+    for text in [
+        "2026-1-5",
+        "2026-01-5 ",
+        "+12026-01-01",
+        "-200000-01-01",
+        "-999-01-01",
+    ] {
+        let why = format!("`{text}` is not a date such as 2026-01-31");
+        check(Date, &format!("\"{text}\""), Err(&why));
+    }
     check(
         Date,
         "\"31.01.2026\"",
-        Err("31.01.2026 is not a date such as 2026-01-31"),
+        Err("`31.01.2026` is not a date such as 2026-01-31"),
     );
 }
 
@@ -530,11 +555,21 @@ fn a_sequence_is_an_integer_or_digits() {
         "9223372036854775808",
         Err("9223372036854775808 is not an integer of 64 bits"),
     );
+    check_role(
+        "sequence",
+        "\"9223372036854775808\"",
+        Err("9223372036854775808 is not an integer of 64 bits"),
+    );
+    check_role(
+        "sequence",
+        "\"\"",
+        Err("expected an integer, found the text ``"),
+    );
     check_role("sequence", "1.0", Err("1.0 is not an integer of 64 bits"));
     check_role(
         "sequence",
         "\"x1\"",
-        Err("expected an integer, found the text x1"),
+        Err("expected an integer, found the text `x1`"),
     );
     check_role("sequence", "true", Err("expected an integer, found true"));
 }
@@ -583,7 +618,7 @@ fn a_header_is_text_that_is_read_as_the_type() {
     check_header(
         Bigint,
         Some(b"five"),
-        Err("expected an integer, found the text five"),
+        Err("expected an integer, found the text `five`"),
     );
     check_header(Jsonb, Some(b"{}"), Err("a key or header cannot be jsonb"));
     check_header(

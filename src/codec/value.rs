@@ -52,11 +52,9 @@ impl<'p> Value<'p> {
         let text = match self {
             Self::Text(text) | Self::Json(text) => text,
         };
-        text.parse().map_err(|_| match self {
-            Self::Json(json) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
-                format!("{} is not an integer of {bits} bits", excerpt(json))
-            }
-            _ => format!("expected an integer, found {}", self.kind()),
+        text.parse().map_err(|_| match Number::parse(text) {
+            Some(_) => format!("{} is not an integer of {bits} bits", excerpt(text)),
+            None => format!("expected an integer, found {}", self.kind()),
         })
     }
 
@@ -71,7 +69,7 @@ impl<'p> Value<'p> {
     /// Text that names something: a string, or an integer.
     pub(super) fn as_identity(&self) -> Result<Cow<'p, str>, String> {
         match self {
-            Self::Json(json) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+            Self::Json(json) if self.is_json_number() => {
                 self.as_integer::<i128>(128)?;
                 Ok(Cow::Borrowed(json))
             }
@@ -82,9 +80,13 @@ impl<'p> Value<'p> {
         }
     }
 
+    fn is_json_number(&self) -> bool {
+        matches!(self, Self::Json(json) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()))
+    }
+
     fn kind(&self) -> String {
         match self {
-            Self::Text(text) => format!("the text {}", excerpt(text)),
+            Self::Text(text) => format!("the text `{}`", excerpt(text)),
             Self::Json(json) => match json.as_bytes().first() {
                 Some(b'{') => "an object".to_owned(),
                 Some(b'[') => "an array".to_owned(),
@@ -104,16 +106,52 @@ fn excerpt(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A JSON number's syntax, which is also a Postgres numeric's.
-fn is_number(text: &str) -> bool {
-    serde_json::from_str::<serde_json::Number>(text).is_ok() || {
-        // Longer than an f64 holds: digits, sign, one point.
-        let digits = text.strip_prefix('-').unwrap_or(text);
-        !digits.is_empty()
-            && digits.bytes().filter(|b| *b == b'.').count() <= 1
-            && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
-            && digits.starts_with(|c: char| c.is_ascii_digit())
-            && digits.ends_with(|c: char| c.is_ascii_digit())
+/// A decimal number: digits before and after the point, and the exponent, as far as it can matter.
+struct Number {
+    before: usize,
+    after: usize,
+    exponent: i32,
+}
+
+impl Number {
+    /// Reads a JSON number's syntax, which is also a Postgres numeric's. Leading zeros are allowed.
+    fn parse(text: &str) -> Option<Self> {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let text = text.strip_prefix('-').unwrap_or(text);
+        let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+            None => (text, 0),
+            Some((mantissa, exponent)) => {
+                let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+                if !digits(unsigned) {
+                    return None;
+                }
+                let limit = if exponent.starts_with('-') {
+                    i32::MIN
+                } else {
+                    i32::MAX
+                };
+                (mantissa, exponent.parse().unwrap_or(limit))
+            }
+        };
+        let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+        (digits(before) && digits(after)).then_some(Self {
+            before: before.len(),
+            after: if mantissa.contains('.') {
+                after.len()
+            } else {
+                0
+            },
+            exponent,
+        })
+    }
+
+    /// Whether it is within the digits of a Postgres numeric.
+    fn is_numeric(&self) -> bool {
+        const BEFORE_MAX: i64 = 131_072;
+        const AFTER_MAX: i64 = 16_383;
+        let count = |digits: usize| i64::try_from(digits).unwrap_or(i64::MAX / 2);
+        count(self.before) + i64::from(self.exponent) <= BEFORE_MAX
+            && count(self.after) - i64::from(self.exponent) <= AFTER_MAX
     }
 }
 
@@ -131,11 +169,11 @@ pub(super) fn push(
         ColumnData::Bigint(column) => column.push(Some(value.as_integer(64)?)),
         ColumnData::Integer(column) => column.push(Some(value.as_integer(32)?)),
         ColumnData::Double(column) => column.push(Some(match value {
-            Value::Json(text) | Value::Text(text) if is_number(text) => text
+            Value::Json(text) | Value::Text(text) if Number::parse(text).is_some() => text
                 .parse()
                 .ok()
                 .filter(|number: &f64| number.is_finite())
-                .ok_or_else(|| format!("{} is not a double", excerpt(text)))?,
+                .ok_or_else(|| format!("{} is beyond a double precision", excerpt(text)))?,
             _ => return Err(format!("expected a number, found {}", value.kind())),
         })),
         ColumnData::Boolean(column) => column.push(Some(match value {
@@ -147,14 +185,14 @@ pub(super) fn push(
             let text = value.as_text()?;
             let uuid = Uuid::try_parse(&text);
             column.push(Some(
-                uuid.map_err(|_| format!("{} is not a UUID", excerpt(&text)))?,
+                uuid.map_err(|_| format!("`{}` is not a UUID", excerpt(&text)))?,
             ));
         }
         ColumnData::Timestamptz(column) => {
             let text = value.as_text()?;
             let time = DateTime::parse_from_rfc3339(&text).map_err(|_| {
                 format!(
-                    "{} is not an RFC 3339 time such as 2026-01-31T09:30:00Z",
+                    "`{}` is not an RFC 3339 time such as 2026-01-31T09:30:00Z",
                     excerpt(&text)
                 )
             })?;
@@ -162,9 +200,11 @@ pub(super) fn push(
         }
         ColumnData::Date(column) => {
             let text = value.as_text()?;
-            let date = NaiveDate::parse_from_str(&text, "%Y-%m-%d");
-            column.push(Some(date.map_err(|_| {
-                format!("{} is not a date such as 2026-01-31", excerpt(&text))
+            // Ten characters: the parser would take `2026-1-5`, and years that Postgres does not have.
+            let date = NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok();
+            let date = date.filter(|_| text.len() == 10 && !text.starts_with('-'));
+            column.push(Some(date.ok_or_else(|| {
+                format!("`{}` is not a date such as 2026-01-31", excerpt(&text))
             })?));
         }
         ColumnData::Text(column) => match (column_type, value) {
@@ -172,13 +212,18 @@ pub(super) fn push(
             (ColumnType::Jsonb, Value::Text(_)) => {
                 return Err("a key or header cannot be jsonb".to_owned());
             }
-            (ColumnType::Numeric, Value::Json(json)) if is_number(json) => column.push(Some(json)),
-            (ColumnType::Numeric, _) => {
-                let text = value.as_text()?;
-                if !is_number(&text) {
-                    return Err(format!("{} is not a number", excerpt(&text)));
+            (ColumnType::Numeric, value) => {
+                let text = match value {
+                    Value::Json(json) if value.is_json_number() => Cow::Borrowed(json),
+                    _ => value.as_text()?,
+                };
+                match Number::parse(&text) {
+                    None => return Err(format!("`{}` is not a number", excerpt(&text))),
+                    Some(number) if !number.is_numeric() => {
+                        return Err(format!("{} is beyond a numeric", excerpt(&text)));
+                    }
+                    Some(_) => column.push(Some(&text)),
                 }
-                column.push(Some(&text));
             }
             _ => column.push(Some(&value.as_text()?)),
         },
