@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Deserializer as _;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Which fields of an object are wanted, and the slot each goes to.
@@ -113,7 +113,8 @@ impl<'p> Visitor<'p> for Fields<'_, 'p> {
                     map.next_value::<IgnoredAny>()?;
                 }
                 Some(field) => {
-                    let raw: &'p RawValue = map.next_value()?;
+                    let named = |error| M::Error::custom(format!("`{}`: {error}", field.name));
+                    let raw: &'p RawValue = map.next_value().map_err(named)?;
                     // The last of a name counts as a whole: nothing inside an earlier one is kept.
                     field.inside.forget(self.found);
                     for slot in &field.slots {
@@ -122,7 +123,7 @@ impl<'p> Visitor<'p> for Fields<'_, 'p> {
                     field
                         .inside
                         .descend(raw, self.found)
-                        .map_err(serde::de::Error::custom)?;
+                        .map_err(M::Error::custom)?;
                 }
             }
         }

@@ -489,6 +489,32 @@ fn a_field_that_nobody_wants_need_not_be_text() {
 }
 
 #[test]
+fn bytes_that_are_not_text_are_refused_by_name() {
+    check_payload(
+        "/v",
+        b"{\"v\":\"\xff\"}",
+        Err("the value is not a JSON object: `v`: invalid unicode code point at line 1 column 7"),
+    );
+    check_payload(
+        "/v/w",
+        b"{\"v\":{\"w\":tru}}",
+        Err("the value is not a JSON object: `v`: expected ident at line 1 column 14"),
+    );
+    let mut projection = projection(&[]);
+    projection.entity = Some(Source::Key);
+    let record = |key| RecordBuilder {
+        key,
+        ..value(b"{}")
+    };
+    let why = decode(&projection, record(Some(b"\xff"))).unwrap_err();
+    assert_eq!(why, "entity (the record key): not UTF-8 text");
+    let why = decode(&projection, record(Some(b""))).unwrap_err();
+    assert_eq!(why, "entity (the record key): empty");
+    let why = decode(&projection, record(None)).unwrap_err();
+    assert_eq!(why, "entity (the record key): missing");
+}
+
+#[test]
 fn a_value_that_nobody_wants_is_not_read() {
     let mut projection = projection(&[("k", Text, Source::Key, false)]);
     projection.entity = Some(Source::Key);
@@ -626,6 +652,7 @@ fn a_header_is_text_that_is_read_as_the_type() {
         Some(b"\0"),
         Err("holds a NUL character, which Postgres cannot store as text"),
     );
+    check_header(Text, Some(b"\xff"), Err("not UTF-8 text"));
     check_header(
         Text,
         None,

@@ -18,11 +18,10 @@ pub(super) enum Value<'p> {
 }
 
 /// A key or header, which must be UTF-8.
-pub(super) fn bytes<'p>(bytes: Option<&'p [u8]>, what: &str) -> Result<Option<Value<'p>>, String> {
-    bytes
-        .map(|bytes| std::str::from_utf8(bytes).map(Value::Text))
-        .transpose()
-        .map_err(|_| format!("{what} is not UTF-8 text"))
+pub(super) fn bytes(bytes: Option<&[u8]>) -> Result<Option<Value<'_>>, String> {
+    let text = bytes.map(std::str::from_utf8).transpose();
+    text.map(|text| text.map(Value::Text))
+        .map_err(|_| "not UTF-8 text".to_owned())
 }
 
 impl<'p> Value<'p> {
