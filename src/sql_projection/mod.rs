@@ -96,10 +96,12 @@ impl Statement {
     /// What makes it impossible to wrap, and where, in characters of the text.
     pub(crate) fn new(text: SqlText, columns: &[Column]) -> Result<Self, (String, usize)> {
         let lexed = Lexed::new(&text.sql)?;
-        if lexed.updates_from_events && !text.per_event {
+        if let Some(at) = lexed.updates_from_events
+            && !text.per_event
+        {
             return Err((
                 "`UPDATE .. FROM events` applies one of several events of a row, silently; read from a sub-select with GROUP BY, from `latest`, or set `per_event = true`".to_owned(),
-                0,
+                at,
             ));
         }
         let mut relations = Vec::new();
@@ -168,7 +170,7 @@ impl Statement {
 
     /// Turns a position in the statement sent (characters, from 1) into one in the user's text (from 0).
     fn position(&self, sent: usize) -> Option<usize> {
-        (sent + self.cut).checked_sub(self.prefix + 1)
+        Some(sent.checked_sub(self.prefix + 1)? + self.cut)
     }
 
     fn failed(&self, error: sqlx::Error) -> HandlerError {

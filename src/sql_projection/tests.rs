@@ -162,6 +162,9 @@ fn strings_and_comments_hold_no_words() {
     check_words("select 'ü', a, 'ü b'");
     check_words("select ab, b_, _b, b1, äb, bä, b$1, a");
     check_words("select 1b, a");
+    check_words("select 💰b, b💰, b\u{a0}b, a");
+    check_words("select a -- b\r, a");
+    check_words("select 💰e'\\', a, 'b'");
 }
 
 #[test]
@@ -205,6 +208,9 @@ fn what_cannot_be_wrapped_is_refused() {
     let own = "`events` and `latest` are tidegate's";
     check_refused("INSERT INTO events SELECT 1", own, "events SELECT");
     check_refused("UPDATE latest SET a = 1", own, "latest SET");
+    check_refused("UPDATE ONLY events SET a = 1", own, "events SET");
+    check_refused("DELETE FROM events WHERE true", own, "events WHERE");
+    check_refused("DELETE FROM ONLY latest", own, "latest");
     check_refused(
         "WITH events AS (SELECT 1) SELECT 1 FROM events",
         own,
@@ -228,6 +234,15 @@ fn a_statement_may_look_like_what_is_refused() {
     ] {
         assert!(statement(sql).is_ok(), "{sql}");
     }
+}
+
+#[test]
+fn a_refused_update_is_shown_where_it_reads_events() {
+    check_refused(
+        "UPDATE b SET x = 'ü' FROM events e WHERE b.id = e.account",
+        "`UPDATE .. FROM events` applies one of several",
+        "events e",
+    );
 }
 
 #[track_caller]
@@ -321,8 +336,32 @@ fn only_the_columns_that_are_named_are_sent() {
     );
     check_columns("SELECT amount FROM latest", &["amount", "_ref"]);
     check_columns(
-        "SELECT amount FROM events, latest",
+        "SELECT amount FROM events JOIN latest USING (_ref)",
         &["amount", "_ref", "amount", "_ref"],
+    );
+    check_columns(
+        "SELECT e.account FROM events e WHERE e.amount > 0",
+        &["account", "amount", "_ref"],
+    );
+    check_columns(
+        "SELECT amount FROM events WHERE amount > 0 UNION SELECT amount FROM events WHERE true",
+        &["amount", "_ref"],
+    );
+    check_columns(
+        "SELECT events.amount FROM events GROUP BY events.amount",
+        &["amount", "_ref"],
+    );
+    check_columns(
+        "SELECT to_jsonb(amount), array_agg(_ref) FROM events",
+        &["amount", "_ref"],
+    );
+    check_columns(
+        "SELECT to_jsonb(x) FROM (SELECT amount FROM events) x",
+        &["amount", "_ref"],
+    );
+    check_columns(
+        "MERGE INTO b USING events AS e ON b.id = e.account WHEN MATCHED THEN DELETE",
+        &["account", "_ref"],
     );
 }
 
@@ -338,6 +377,16 @@ fn what_needs_every_column_gets_every_column() {
         "SELECT to_jsonb(e) FROM events e",
         "SELECT row_to_json(events) FROM events",
         "SELECT 1 FROM events NATURAL JOIN b",
+        "SELECT DISTINCT ON (account) * FROM events",
+        "SELECT DISTINCT ON (account) *, 1 FROM events",
+        "SELECT jsonb_build_object('event', e) FROM events e",
+        "SELECT e FROM latest AS e WHERE _ref > 1",
+        "SELECT count(DISTINCT e) FROM b JOIN events e ON true",
+        "SELECT (e).account FROM events e",
+        "SELECT e::text FROM b CROSS JOIN events e",
+        "SELECT 1 FROM events e WHERE e IS NOT NULL",
+        "SELECT events FROM events",
+        "SELECT a FROM events AS e (a, b)",
     ] {
         check_columns(sql, &["*"]);
     }
@@ -357,6 +406,20 @@ fn an_error_is_placed_in_the_users_text() {
     );
     check_position("SELECT 1 FROM events GROUPED", "GROUPED");
     check_position("  SELECT 1 FROM events", "SELECT 1");
+}
+
+#[test]
+fn an_error_in_the_prefix_is_not_placed_in_the_users_text() {
+    for sql in [
+        "SELECT 1 FROM events",
+        "/* a long comment before */ WITH x AS (TABLE events) TABLE x",
+    ] {
+        let statement = statement(sql).unwrap();
+        for sent in 0..=statement.prefix {
+            assert_eq!(statement.position(sent), None);
+        }
+        assert!(statement.position(statement.prefix + 1).is_some());
+    }
 }
 
 proptest! {
