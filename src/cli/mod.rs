@@ -174,8 +174,16 @@ async fn execute(command: Command, registry: Registry) -> Done {
 
 impl ConfigArgument {
     fn load(&self) -> Result<Config, Failed> {
-        config::load(&self.config, std::env::vars())
-            .map_err(|error| Failed::new(CODE_CONFIGURATION, error))
+        let config = self.read().into_config();
+        config.map_err(|problems| Failed::new(CODE_CONFIGURATION, anyhow::anyhow!("{problems}")))
+    }
+
+    /// Reads what can be read.
+    fn read(&self) -> config::Draft {
+        // `vars` would panic at a variable that is not Unicode, even one that is not ours.
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        config::load(&self.config, variables)
     }
 }
 
@@ -189,8 +197,10 @@ fn database(config: &Config) -> Result<Database, Failed> {
 async fn connect(database: &Database) -> Result<sqlx::PgConnection, Failed> {
     let connected = database.connect("tidegate cli").await;
     connected.map_err(|error| {
-        let place = format!("postgres at {} cannot be reached", database.place());
-        Failed::new(CODE_TRY_AGAIN, anyhow::Error::new(error).context(place))
+        // As one text: the error's own says what its sources say.
+        let place = database.place();
+        let error = anyhow::anyhow!("postgres at {place} cannot be reached: {error}");
+        Failed::new(CODE_TRY_AGAIN, error)
     })
 }
 

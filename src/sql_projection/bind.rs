@@ -16,7 +16,6 @@ pub(super) fn query<'q>(
     events: &Events<'_>,
     step: &[Ref],
 ) -> Result<Bound<'q>, String> {
-    let latest: Vec<Ref>;
     let mut query = sqlx::query(statement.sql());
     let last_of_each = |step: &[Ref]| -> Vec<Ref> {
         let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
@@ -24,7 +23,7 @@ pub(super) fn query<'q>(
             .filter_map(|refs| refs.last().copied())
             .collect()
     };
-    latest = if statement.relations.iter().any(|relation| relation.latest) {
+    let latest = if statement.relations.iter().any(|relation| relation.latest) {
         last_of_each(step)
     } else {
         Vec::new()

@@ -49,6 +49,12 @@ impl Lexed {
     /// What cannot be wrapped, and where, in characters of the text.
     pub(super) fn new(sql: &str) -> Result<Self, (String, usize)> {
         let chars = |byte: usize| sql[..byte].chars().count();
+        if let Some(byte) = sql.find('\0') {
+            return Err((
+                "a statement cannot hold a NUL character".to_owned(),
+                chars(byte),
+            ));
+        }
         let tokens = tokens(sql).map_err(|(why, byte)| (why, chars(byte)))?;
         let Some(first) = tokens.first() else {
             return Err(("the statement is empty".to_owned(), 0));
@@ -68,7 +74,7 @@ impl Lexed {
         };
         let more = |t: &&Token| t.kind == Kind::Symbol(';') && t.start < end;
         if let Some(semicolon) = tokens.iter().find(more) {
-            let why = "one statement per entry; write the next one as an entry of its own";
+            let why = "more than one statement; write the next one as an entry of its own";
             return Err((why.to_owned(), chars(semicolon.start)));
         }
         let (with, cut) = match (word(&tokens, 0), word(&tokens, 1)) {
@@ -108,6 +114,71 @@ impl Lexed {
     pub(super) fn names(&self, word: &str) -> bool {
         self.words.contains(word)
     }
+}
+
+/// What makes it impossible to run a script of several statements in a transaction, and where, in
+/// characters of the text. Whatever else is wrong with it is for Postgres to say.
+pub(crate) fn script_problem(sql: &str) -> Option<(String, usize)> {
+    let chars = |byte: usize| sql[..byte].chars().count();
+    if let Some(byte) = sql.find('\0') {
+        return Some(("holds a NUL character".to_owned(), chars(byte)));
+    }
+    let tokens = tokens(sql).ok()?;
+    // END also ends the body of such a function, in which statements are not at their beginning.
+    let has_bodies = (0..tokens.len()).any(|index| word(&tokens, index) == Some("atomic"));
+    let ends_transaction = |index: usize| {
+        let begins = index == 0 || symbol(&tokens, index - 1) == Some(';');
+        let rest = || (index + 1..tokens.len()).map_while(|index| word(&tokens, index));
+        match word(&tokens, index) {
+            Some("commit" | "abort") => begins,
+            Some("rollback") => begins && !rest().any(|word| word == "to"),
+            Some("end") => begins && !has_bodies,
+            Some("prepare") => begins && rest().next() == Some("transaction"),
+            _ => false,
+        }
+    };
+    let at = (0..tokens.len()).find(|index| ends_transaction(*index))?;
+    let why = "ends the transaction that it runs in; remove this: all of it commits at once";
+    Some((why.to_owned(), chars(tokens[at].start)))
+}
+
+/// The statements of a script, each with where it begins, in characters of the text.
+///
+/// None if they cannot be told apart: the bodies of functions hold semicolons too.
+pub(super) fn statements(sql: &str) -> Option<Vec<(usize, &str)>> {
+    let tokens = tokens(sql).ok()?;
+    if (0..tokens.len()).any(|index| word(&tokens, index) == Some("atomic")) {
+        return None;
+    }
+    let mut statements = Vec::new();
+    let mut start = None;
+    let end = |at: usize| tokens.get(at).map_or(sql.len(), |token| token.start);
+    for at in 0..=tokens.len() {
+        if at == tokens.len() || symbol(&tokens, at) == Some(';') {
+            statements.extend(start.take().map(|start| (start, end(at))));
+        } else {
+            start.get_or_insert(tokens[at].start);
+        }
+    }
+    let place = |(start, end): (usize, usize)| (sql[..start].chars().count(), &sql[start..end]);
+    Some(statements.into_iter().map(place).collect())
+}
+
+/// Where a word stands last, in characters of the text.
+pub(super) fn last_word(sql: &str, wanted: &str) -> Option<usize> {
+    let tokens = tokens(sql).ok()?;
+    let at = (0..tokens.len())
+        .rev()
+        .find(|index| word(&tokens, *index) == Some(wanted))?;
+    Some(sql[..tokens[at].start].chars().count())
+}
+
+/// The word that begins at a character of the text.
+pub(super) fn word_at(sql: &str, position: usize) -> Option<String> {
+    let (byte, _) = sql.char_indices().nth(position)?;
+    let tokens = tokens(sql).ok()?;
+    let index = tokens.iter().position(|token| token.start == byte)?;
+    word(&tokens, index).map(str::to_owned)
 }
 
 fn symbol(tokens: &[Token], index: usize) -> Option<char> {

@@ -23,8 +23,9 @@ use crate::engine::Class;
 use crate::engine::steps;
 use crate::projection::{Batch, Column, Context, Handler, HandlerError, Ref};
 
-pub(crate) use check::{StatementProblem, check};
+pub(crate) use check::{StatementProblem, Unchecked, check};
 use lexer::Lexed;
+pub(crate) use lexer::script_problem;
 
 /// A statement of the user's, and where it stands, for messages.
 #[derive(Clone, Debug)]
@@ -161,6 +162,11 @@ impl Statement {
             relations,
             text,
         })
+    }
+
+    /// `apply 1` or `emit overdraft`.
+    pub(crate) fn label(&self) -> &str {
+        &self.text.label
     }
 
     /// The whole statement, as it is sent.

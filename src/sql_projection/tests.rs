@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::lexer::{Lexed, With};
+use super::lexer::{Lexed, With, last_word, statements, word_at};
 use super::*;
 use crate::projection::{ColumnType, Source};
 
@@ -186,6 +186,11 @@ fn what_has_no_end_is_refused() {
     );
     check_refused("SELECT /* /* */", "a comment does not end", "/* /*");
     check_refused("", "the statement is empty", "");
+    check_refused(
+        "SELECT 'ü\0' FROM events",
+        "a statement cannot hold a NUL",
+        "\0",
+    );
     check_refused(" -- nothing\n", "the statement is empty", "");
 }
 
@@ -199,10 +204,10 @@ fn what_cannot_be_wrapped_is_refused() {
     );
     check_refused(
         "DELETE FROM x USING events; DELETE FROM y",
-        "one statement per entry",
+        "more than one statement",
         "; DELETE FROM y",
     );
-    check_refused("SELECT 1 FROM events;;", "one statement per entry", ";;");
+    check_refused("SELECT 1 FROM events;;", "more than one statement", ";;");
     check_refused("SELECT 1", "the statement reads neither", "");
     check_refused("SELECT 'events'", "the statement reads neither", "");
     let own = "`events` and `latest` are tidegate's";
@@ -422,11 +427,74 @@ fn an_error_in_the_prefix_is_not_placed_in_the_users_text() {
     }
 }
 
+/// Where a script ends its transaction, if it does.
+#[track_caller]
+fn check_script(script: &str, at: Option<&str>) {
+    let found = script_problem(script).map(|(_, position)| {
+        let rest: String = script.chars().skip(position).collect();
+        rest
+    });
+    match (found, at) {
+        (Some(rest), Some(at)) => assert!(rest.starts_with(at), "points at `{rest}`"),
+        (found, at) => assert_eq!(found.as_deref(), at, "{script}"),
+    }
+}
+
+#[test]
+fn a_script_must_not_end_its_transaction() {
+    check_script("CREATE TABLE ü (); COMMIT", Some("COMMIT"));
+    check_script("-- begin\nrollback; SELECT 1", Some("rollback;"));
+    check_script("END;", Some("END"));
+    check_script("ABORT", Some("ABORT"));
+    check_script("PREPARE TRANSACTION 'x'", Some("PREPARE"));
+    check_script("SELECT '\0'", Some("\0"));
+    check_script("ROLLBACK TO SAVEPOINT s; ROLLBACK WORK TO s", None);
+    check_script("PREPARE p AS SELECT 1", None);
+    check_script(
+        "CREATE TABLE t (\"commit\" text); COMMENT ON TABLE t IS 'commit'",
+        None,
+    );
+    check_script(
+        "CREATE FUNCTION f() RETURNS void LANGUAGE sql BEGIN ATOMIC SELECT 1; END;",
+        None,
+    );
+    check_script("DO $$ BEGIN COMMIT; END $$", None);
+    check_script("'not terminated", None);
+}
+
+#[test]
+fn the_statements_of_a_script_are_told_apart() {
+    let script = "-- ü;\nSELECT ';ä' ;; SELECT $$;$$; /* ; */ SELECT 3 -- end";
+    let expected = vec![
+        (6, "SELECT ';ä' "),
+        (21, "SELECT $$;$$"),
+        (43, "SELECT 3 -- end"),
+    ];
+    assert_eq!(statements(script), Some(expected));
+    assert_eq!(statements(" ; ;"), Some(Vec::new()));
+    assert_eq!(
+        statements("CREATE FUNCTION f() .. BEGIN ATOMIC a; b; END"),
+        None
+    );
+}
+
+#[test]
+fn words_are_found_by_name_and_by_place() {
+    let sql = "SELECT 'ü payload', a AS payload, 'payload' FROM payloads";
+    assert_eq!(last_word(sql, "payload"), Some(25));
+    assert_eq!(last_word(sql, "key"), None);
+    assert_eq!(word_at(sql, 25).as_deref(), Some("payload"));
+    assert_eq!(word_at(sql, 26), None);
+    assert_eq!(word_at(sql, 1000), None);
+}
+
 proptest! {
     #[test]
     fn no_text_makes_the_lexer_panic(sql in any::<String>()) {
         let _ = Lexed::new(&sql);
         let _ = statement(&sql);
+        let _ = script_problem(&sql);
+        let _ = statements(&sql);
     }
 
     #[test]
