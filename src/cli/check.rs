@@ -2,8 +2,8 @@
 
 use sqlx::postgres::PgDatabaseError;
 
-use super::{CODE_CONFIGURATION, ConfigArgument, Done, Failed, connect};
-use crate::config::{Configured, Draft, File, Place, Problems};
+use super::{CODE_CONFIGURATION, ConfigArgument, Done, Failed, connect, environment};
+use crate::config::{self, Configured, Draft, File, Place, Problems};
 use crate::projection::Registry;
 use crate::sql_projection::{self, Unchecked};
 use crate::store::Database;
@@ -20,7 +20,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     let file = arguments.config.config.display().to_string();
-    let mut draft = arguments.config.read();
+    let mut draft = config::draft(&arguments.config.config, environment());
     let names = names(&mut draft, registry);
     let asked = match arguments.offline {
         true => Ok(()),

@@ -174,17 +174,15 @@ async fn execute(command: Command, registry: Registry) -> Done {
 
 impl ConfigArgument {
     fn load(&self) -> Result<Config, Failed> {
-        let config = self.read().into_config();
-        config.map_err(|problems| Failed::new(CODE_CONFIGURATION, anyhow::anyhow!("{problems}")))
+        config::load(&self.config, environment())
+            .map_err(|error| Failed::new(CODE_CONFIGURATION, error))
     }
+}
 
-    /// Reads what can be read.
-    fn read(&self) -> config::Draft {
-        // `vars` would panic at a variable that is not Unicode, even one that is not ours.
-        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-        config::load(&self.config, variables)
-    }
+/// All environment variables. `vars` would panic at one that is not Unicode, even if it is not ours.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }
 
 fn database(config: &Config) -> Result<Database, Failed> {

@@ -97,7 +97,7 @@ pub(crate) struct Draft {
 impl Draft {
     /// # Errors
     /// All problems at once.
-    pub(crate) fn into_config(self) -> Result<Config, Problems> {
+    pub(crate) fn into_config(self) -> Result<Config, Error> {
         match (self.kafka, self.postgres, self.apply, self.relay) {
             (Some(kafka), Some(postgres), Some(apply), Some(relay)) if self.problems.is_empty() => {
                 let (kafka, group_prefix, group_protocol) = kafka;
@@ -113,13 +113,32 @@ impl Draft {
                     projections: self.projections,
                 })
             }
-            _ => Err(self.problems),
+            _ => Err(Error::Problems(self.problems)),
         }
     }
 }
 
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Error {
+    #[error("{0}")]
+    Problems(Problems),
+}
+
 /// Reads the file and the environment.
-pub(crate) fn load(path: &Path, environment: impl Iterator<Item = (String, String)>) -> Draft {
+///
+/// # Errors
+/// All problems at once.
+pub(crate) fn load(
+    path: &Path,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<Config, Error> {
+    draft(path, environment).into_config()
+}
+
+/// Reads what can be read of the file and the environment.
+pub(crate) fn draft(path: &Path, environment: impl Iterator<Item = (String, String)>) -> Draft {
     let name = path.display().to_string();
     match std::fs::read_to_string(path) {
         Ok(text) => {

@@ -13,7 +13,7 @@ use crate::projection::{
     is_identifier, is_topic,
 };
 use crate::sql_projection::{
-    Emit, SqlProjection, SqlText, Statement, column_problem, script_problem,
+    Emit, SqlProjection, SqlText, Statement, column_problem, last_word, script_problem,
 };
 
 const KEYS: [&str; 16] = [
@@ -259,12 +259,15 @@ fn sql_file(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> SqlF
 struct Columns {
     list: Vec<Column>,
     wrong: Vec<String>,
+    /// Whether there is a table of them at all; otherwise any name may have been meant as one.
+    readable: bool,
 }
 
 fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> Columns {
     let mut columns = Columns {
         list: Vec::new(),
         wrong: Vec::new(),
+        readable: true,
     };
     let Some(value) = section.value("columns") else {
         return columns;
@@ -277,8 +280,7 @@ fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> Columns {
             what,
             "write columns = { account = \"text\", amount = \"bigint\" }",
         );
-        // Any name may have been meant as a column: an empty one is in every statement.
-        columns.wrong.push(String::new());
+        columns.readable = false;
         return columns;
     };
     for (name, value) in table {
@@ -435,8 +437,8 @@ fn read_statement(
     };
     match Statement::new(text, &columns.list) {
         Ok(statement) => {
-            let sql = place.sql.to_lowercase();
-            let wrong = columns.wrong.iter().any(|name| sql.contains(name));
+            let named = |name: &String| last_word(&place.sql, name).is_some();
+            let wrong = !columns.readable || columns.wrong.iter().any(named);
             (!wrong).then_some((statement, place))
         }
         Err((why, position)) => {

@@ -165,7 +165,7 @@ pub(super) fn statements(sql: &str) -> Option<Vec<(usize, &str)>> {
 }
 
 /// Where a word stands last, in characters of the text.
-pub(super) fn last_word(sql: &str, wanted: &str) -> Option<usize> {
+pub(crate) fn last_word(sql: &str, wanted: &str) -> Option<usize> {
     let tokens = tokens(sql).ok()?;
     let at = (0..tokens.len())
         .rev()

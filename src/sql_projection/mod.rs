@@ -25,7 +25,7 @@ use crate::projection::{Batch, Column, Context, Handler, HandlerError, Ref};
 
 pub(crate) use check::{StatementProblem, Unchecked, check};
 use lexer::Lexed;
-pub(crate) use lexer::script_problem;
+pub(crate) use lexer::{last_word, script_problem};
 
 /// A statement of the user's, and where it stands, for messages.
 #[derive(Clone, Debug)]
