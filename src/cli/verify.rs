@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::output::{number, table};
 use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database};
+use crate::store::outbox::Account;
 use crate::store::position::Status as Position;
-use crate::store::relay::Status as Stream;
-use crate::store::{position, relay};
+use crate::store::{outbox, position};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -28,11 +28,11 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     let config = arguments.config.load()?;
     let mut connection = connect(&database(&config)?).await?;
     let positions = position::status(&mut connection).await?;
-    let streams = relay::status(&mut connection).await?;
+    let streams = outbox::account(&mut connection).await?;
     let claims: Vec<Claim> = positions
         .chunk_by(|a, b| a.projection == b.projection)
         .map(account)
-        .chain(streams.iter().flat_map(outbox))
+        .chain(streams.iter().flat_map(numbers))
         .collect();
     let broken = claims.iter().filter(|claim| !claim.holds).count();
     if arguments.json {
@@ -80,19 +80,26 @@ fn account(rows: &[Position]) -> Claim {
 }
 
 /// Numbers are dense, and nothing is marked as sent that was never emitted.
-fn outbox(stream: &Stream) -> [Claim; 2] {
-    let removed = stream.emitted - stream.kept;
+fn numbers(stream: &Account) -> [Claim; 2] {
     [
         Claim {
             what: format!("outbox {}: numbers are dense", stream.stream),
             detail: format!(
-                "{} emitted, {} kept, highest {}",
+                "{} emitted, {} kept: {} to {}",
                 number(stream.emitted),
                 number(stream.kept),
+                number(stream.lowest),
                 number(stream.highest)
             ),
-            // Sent rows may have been removed from the front; never the newest.
-            holds: removed >= 0 && (stream.kept == 0 || stream.highest == stream.emitted),
+            // Rows may be removed from the front once they are sent; what is kept has no holes.
+            holds: match stream.kept {
+                0 => stream.emitted == stream.sent_through,
+                kept => {
+                    stream.highest == stream.emitted
+                        && stream.highest - stream.lowest + 1 == kept
+                        && stream.lowest <= stream.sent_through + 1
+                }
+            },
         },
         Claim {
             what: format!(

@@ -22,10 +22,11 @@ struct Field {
     inside: Layout,
 }
 
-type Slots<'p> = Vec<Option<&'p RawValue>>;
+/// The wanted values of one object, by slot, as they stand in the payload.
+pub(super) type Slots<'p> = [Option<&'p RawValue>];
 
 impl Layout {
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
@@ -57,20 +58,31 @@ impl Layout {
         slot
     }
 
-    /// The wanted values, as they stand in the payload. A name that occurs twice counts as its last.
-    pub(super) fn extract<'p>(&self, payload: &'p [u8]) -> Result<Slots<'p>, String> {
+    /// How many slots there are.
+    pub(super) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// Fills the slots anew. A name that occurs twice counts as its last.
+    pub(super) fn extract<'p>(
+        &self,
+        payload: &'p [u8],
+        found: &mut Slots<'p>,
+    ) -> Result<(), String> {
+        found.fill(None);
+        if self.is_empty() {
+            return Ok(());
+        }
         if payload.is_empty() {
             return Err("the value is empty; expected a JSON object".to_owned());
         }
-        let mut found = vec![None; self.slots];
         let mut json = serde_json::Deserializer::from_slice(payload);
         json.deserialize_map(Fields {
             layout: self,
-            found: &mut found,
+            found,
         })
         .and_then(|()| json.end())
-        .map_err(|error| format!("the value is not a JSON object: {error}"))?;
-        Ok(found)
+        .map_err(|error| format!("the value is not a JSON object: {error}"))
     }
 
     fn forget(&self, found: &mut Slots<'_>) {

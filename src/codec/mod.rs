@@ -10,7 +10,7 @@ use crate::projection::{
 };
 use crate::types::{Record, TopicPartition};
 
-use json::Layout;
+use json::{Layout, Slots};
 
 /// A record that cannot become an event.
 #[derive(Debug, thiserror::Error)]
@@ -100,13 +100,15 @@ impl Decoder {
             columns: self.columns.iter().map(|c| ColumnData::new(c.2)).collect(),
             filtered: Vec::new(),
         };
+        let mut fields = vec![None; self.layout.slots()];
         for (partition, records) in shares {
             let first = events.records.len() as Ref;
             for record in records {
-                self.push(record, &mut events).map_err(|what| DecodeError {
-                    at: events.records.len() as Ref,
-                    what,
-                })?;
+                self.push(record, &mut fields, &mut events)
+                    .map_err(|what| DecodeError {
+                        at: events.records.len() as Ref,
+                        what,
+                    })?;
                 events.records.push(record);
             }
             events.shares.push(Share {
@@ -117,7 +119,13 @@ impl Decoder {
         Ok(events)
     }
 
-    fn push(&self, record: &Record, events: &mut Events<'_>) -> Result<(), String> {
+    /// Adds one event. `fields` is lent to be filled, once for the whole batch.
+    fn push<'a>(
+        &self,
+        record: &'a Record,
+        fields: &mut Slots<'a>,
+        events: &mut Events<'a>,
+    ) -> Result<(), String> {
         let Some(value) = record.value() else {
             return match self.tombstones {
                 Tombstones::Filter => {
@@ -129,15 +137,13 @@ impl Decoder {
                 ),
             };
         };
-        let fields = if self.layout.is_empty() {
-            Vec::new()
-        } else {
-            self.layout.extract(value)?
-        };
-        let read = |place: &Place| match place {
-            Place::Key => value::bytes(record.key()),
-            Place::Header(name) => value::bytes(record.header(name)),
-            Place::Slot { slot, .. } => Ok(fields[*slot].and_then(value::Value::from_json)),
+        self.layout.extract(value, fields)?;
+        let read = |place: &Place| -> Result<Option<value::Value<'a>>, String> {
+            match place {
+                Place::Key => value::bytes(record.key()),
+                Place::Header(name) => value::bytes(record.header(name)),
+                Place::Slot { slot, .. } => Ok(fields[*slot].and_then(value::Value::from_json)),
+            }
         };
         let identity = |place: &Place| match read(place)? {
             None => Err("missing".to_owned()),

@@ -554,7 +554,11 @@ fn an_entity_is_a_string_or_an_integer() {
     check_role("entity", r#""\u00e4""#, Ok("ä"));
     check_role("entity", "17", Ok("17"));
     check_role("entity", "-9223372036854775809", Ok("-9223372036854775809"));
-    check_role("entity", "1.5", Err("1.5 is not an integer of 128 bits"));
+    check_role("entity", &"9".repeat(50), Ok(&"9".repeat(50)));
+    for json in ["1.5", "1e3", "-0.0"] {
+        let why = format!("expected a string or an integer, found {json}");
+        check_role("entity", json, Err(&why));
+    }
     check_role("entity", "true", Err("expected a string, found true"));
     check_role("entity", "{}", Err("expected a string, found an object"));
     check_role("entity", "[]", Err("expected a string, found an array"));
@@ -675,6 +679,27 @@ fn a_record_that_is_at_fault_is_named_by_its_place() {
     let events = decoder.decode([(&a, &good[..]), (&b, &bad[..1])]).unwrap();
     let refs: Vec<_> = events.shares.iter().map(|s| s.refs.clone()).collect();
     assert_eq!(refs, [0..2, 2..3]);
+}
+
+#[test]
+fn nothing_of_a_record_is_left_for_the_next() {
+    let projection = projection(&[
+        ("v", Text, pointer("/v"), true),
+        ("w", Text, pointer("/o/w"), true),
+    ]);
+    let partition = TopicPartition::new("t", 0);
+    let records: Vec<_> = [&br#"{"v":"x","o":{"w":"y"}}"#[..], b"{}", br#"{"o":5}"#]
+        .map(|payload| value(payload).build())
+        .into();
+    let decoder = Decoder::new(&projection);
+    let events = decoder.decode([(&partition, &records[..])]).unwrap();
+    for column in &events.columns {
+        let ColumnData::Text(texts) = column else {
+            panic!("a text column")
+        };
+        assert!(texts.get(0).is_some());
+        assert_eq!((texts.get(1), texts.get(2)), (None, None));
+    }
 }
 
 /// Every type once, nullable, at names that the generated payloads use.

@@ -69,8 +69,14 @@ impl<'p> Value<'p> {
     pub(super) fn as_identity(&self) -> Result<Cow<'p, str>, String> {
         match self {
             Self::Json(json) if self.is_json_number() => {
-                self.as_integer::<i128>(128)?;
-                Ok(Cow::Borrowed(json))
+                if json.bytes().skip(1).all(|b| b.is_ascii_digit()) {
+                    Ok(Cow::Borrowed(json))
+                } else {
+                    Err(format!(
+                        "expected a string or an integer, found {}",
+                        excerpt(json)
+                    ))
+                }
             }
             _ => match self.as_text()? {
                 text if text.is_empty() => Err("empty".to_owned()),

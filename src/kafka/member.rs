@@ -272,6 +272,15 @@ fn list(partitions: &[TopicPartition]) -> String {
     names.join(" ")
 }
 
+/// A member that has joined, with what its writers need.
+pub(crate) struct Joined {
+    pub(crate) member: Member,
+    /// One for each writer.
+    pub(crate) inputs: Vec<Inputs>,
+    /// Resolves when the member has left the group, or librdkafka has failed for good.
+    pub(crate) ended: oneshot::Receiver<Result<(), KafkaError>>,
+}
+
 /// A running member. Cheap to clone; stops when told to.
 #[derive(Clone)]
 pub(crate) struct Member {
@@ -280,11 +289,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Joins the group. The member ends when `stop` is called or librdkafka fails for good; `ended`
-    /// then tells why.
-    pub(crate) fn join(
-        settings: MemberSettings<'_>,
-    ) -> KafkaResult<(Self, Vec<Inputs>, oneshot::Receiver<Result<(), KafkaError>>)> {
+    /// Joins the group. The member ends when `stop` is called or librdkafka fails for good.
+    pub(crate) fn join(settings: MemberSettings<'_>) -> KafkaResult<Joined> {
         let mut inputs = Vec::new();
         let mut writers = Vec::new();
         for _ in 0..settings.writers.max(1) {
@@ -328,7 +334,11 @@ impl Member {
         if let Err(error) = spawned {
             return Err(KafkaError::ClientCreation(error.to_string()));
         }
-        Ok((Self { commands, group }, inputs, end))
+        Ok(Joined {
+            member: Self { commands, group },
+            inputs,
+            ended: end,
+        })
     }
 
     /// Asks for records from `from` on. Forgets all that is queued for the partition.

@@ -10,6 +10,6 @@ mod producer;
 mod settings;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
-pub(crate) use member::{Fetched, Input, Inputs, Member, MemberSettings, Polled, Queue};
+pub(crate) use member::{Fetched, Input, Inputs, Joined, Member, MemberSettings, Polled, Queue};
 pub(crate) use producer::{Enqueued, Producer, delivered};
 pub(crate) use settings::{Connection, GroupProtocol, reserved};

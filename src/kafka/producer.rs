@@ -1,7 +1,5 @@
 //! The relay's producer: idempotent, ordered, and as Java's client partitions.
 
-use std::time::Duration;
-
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _, PurgeConfig};
@@ -60,11 +58,6 @@ impl Producer {
     pub(crate) fn purge(&self) {
         self.producer
             .purge(PurgeConfig::default().queue().inflight());
-    }
-
-    /// Waits until all that was enqueued is delivered. Blocks.
-    pub(crate) fn flush(&self, limit: Duration) -> Result<(), KafkaError> {
-        self.producer.flush(limit)
     }
 }
 

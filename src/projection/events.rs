@@ -56,12 +56,26 @@ impl<'a> Events<'a> {
     /// The events that are not filtered, by entity (bytes), then in arrival order: the order in
     /// which gate rows are locked by every writer, so that two of them never wait for each other.
     pub(crate) fn by_entity(&self) -> Vec<Ref> {
-        let mut order: Vec<Ref> = (0..self.filtered.len() as Ref)
+        let mut order: Vec<(u64, Ref)> = (0..self.filtered.len() as Ref)
             .filter(|event| !self.filtered[*event as usize])
+            .map(|event| (prefix(self.entity(event)), event))
             .collect();
-        order.sort_by(|a, b| self.entity(*a).cmp(self.entity(*b)).then(a.cmp(b)));
-        order
+        order.sort_unstable_by(|(a_prefix, a), (b_prefix, b)| {
+            a_prefix
+                .cmp(b_prefix)
+                .then_with(|| self.entity(*a).cmp(self.entity(*b)))
+                .then(a.cmp(b))
+        });
+        order.into_iter().map(|(_, event)| event).collect()
     }
+}
+
+/// The first bytes of a text as a number that sorts like them: spares most look-ups while sorting.
+fn prefix(text: &str) -> u64 {
+    let mut first = [0; 8];
+    let length = text.len().min(first.len());
+    first[..length].copy_from_slice(&text.as_bytes()[..length]);
+    u64::from_be_bytes(first)
 }
 
 /// The admitted events of a batch, as a handler sees them.

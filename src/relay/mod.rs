@@ -27,9 +27,12 @@ use crate::store::relay::{self, Lease, Outgoing};
 use crate::store::{self, Database, transaction};
 use crate::types::Header;
 
-/// Messages of one window, at most; of them per stream.
-const WINDOW: i64 = 2_000;
-const WINDOW_PER_STREAM: i64 = 500;
+/// Messages of one window, shared out to the streams so that none waits for another's backlog.
+const WINDOW: usize = 4_000;
+/// A stream's share of the window, at least.
+const SHARE_MIN: usize = 20;
+/// Bytes of one window, about.
+const WINDOW_BYTES: i64 = 16 << 20;
 /// How often an idle relay looks for messages that nobody in this process has put there.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -200,7 +203,9 @@ impl Relay {
         }
         let connection = &mut session.connection;
         self.begin(connection).await?;
-        let mut rows = relay::read(connection, &ready, WINDOW_PER_STREAM, WINDOW).await?;
+        let share = (WINDOW / ready.len().max(1)).max(SHARE_MIN);
+        let share = i64::try_from(share).unwrap_or(i64::MAX);
+        let mut rows = relay::read(connection, &ready, share, WINDOW_BYTES).await?;
         if rows.is_empty() && !unsaved && !due {
             transaction::rollback(connection).await?;
             return Ok(rows);

@@ -16,7 +16,7 @@ use super::writer::{Limits, Writer};
 use crate::codec::Decoder;
 use crate::config::Config;
 use crate::engine::backoff;
-use crate::kafka::{Cluster, ClusterError, Member, MemberSettings};
+use crate::kafka::{Cluster, ClusterError, Joined, Member, MemberSettings};
 use crate::projection::Projection;
 use crate::relay::Relay;
 use crate::store::migration::{self, State};
@@ -157,6 +157,9 @@ pub(crate) async fn run(
 
 /// Waits for the stop, or for the first member or writer that fails.
 async fn wait(started: &mut [Started], stop: &CancellationToken) -> Result<(), Error> {
+    if started.is_empty() {
+        return Ok(()); // told to stop before anything began
+    }
     let failures = started.iter_mut().map(|projection| {
         Box::pin(async {
             tokio::select! {
@@ -188,7 +191,11 @@ fn join(
     outbox: &Arc<Notify>,
 ) -> Result<Started, Error> {
     let name = projection.name.clone();
-    let (member, inputs, ended) = Member::join(MemberSettings {
+    let Joined {
+        member,
+        inputs,
+        ended,
+    } = Member::join(MemberSettings {
         connection: &config.kafka,
         protocol: config.group_protocol,
         group: format!("{}.{name}", config.group_prefix),

@@ -327,8 +327,12 @@ impl Writer {
         claimed: Claimed,
     ) {
         let (projection, next) = (&self.projection.name, claimed.next);
-        if work.unknown.is_some() && claimed.batch_id == work.unknown {
-            info!(projection, %partition, %next, "the unanswered commit had happened: already committed by me");
+        if let Some(unknown) = work.unknown {
+            let outcome = match claimed.batch_id == Some(unknown) {
+                true => "it had happened: already committed by me",
+                false => "it had not happened here",
+            };
+            info!(projection, %partition, %next, outcome, "an unanswered commit is settled by the position");
         }
         info!(projection, %partition, generation = generation.number, epoch = claimed.claim.epoch, %next, "claimed");
         work.generation = Some(generation);
@@ -599,6 +603,7 @@ impl Writer {
             }
             self.member.mirror(partition, *to);
         }
+        work.unknown = None;
         if applied.messages > 0 {
             self.outbox.notify_one();
         }
@@ -625,14 +630,8 @@ impl Writer {
             Failure::Handler {
                 class: Class::Transient,
                 why,
-                usable,
-            } => {
-                if usable {
-                    self.retry_later(work, moved, &why).await;
-                } else {
-                    self.connection_lost(work, &why);
-                }
-            }
+                ..
+            } => self.retry_later(work, moved, &why).await,
             Failure::Handler { why, .. } => {
                 for (partition, ..) in moved {
                     self.halt(work, partition, &why).await;
@@ -644,10 +643,7 @@ impl Writer {
                     self.halt(work, partition, &why).await;
                 }
             }
-            Failure::Store(error) if work.connection.is_some() => {
-                self.retry_later(work, moved, &error.to_string()).await;
-            }
-            Failure::Store(error) => self.connection_lost(work, &error.to_string()),
+            Failure::Store(error) => self.retry_later(work, moved, &error.to_string()).await,
             Failure::Unknown(error) => {
                 work.unknown = Some(batch_id);
                 let why =
@@ -681,6 +677,10 @@ impl Writer {
         at: Option<u32>,
         why: &str,
     ) {
+        warn!(
+            projection = self.projection.name,
+            why, "a record is refused; looking for it"
+        );
         let mut first: usize = 0;
         let mut found: Option<TopicPartition> = None;
         for (partition, count, _) in moved {
@@ -758,13 +758,16 @@ impl Writer {
         }
     }
 
-    /// The whole transaction again, later, with the records that are held.
+    /// The whole transaction again, later: with the records that are held, if the connection is good.
     async fn retry_later(
         &self,
         work: &mut Work,
         moved: &[(TopicPartition, usize, NextOffset)],
         why: &str,
     ) {
+        if work.connection.is_none() {
+            return self.connection_lost(work, why);
+        }
         self.back_off(work);
         warn!(
             projection = self.projection.name,

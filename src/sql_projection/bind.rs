@@ -16,20 +16,17 @@ pub(super) fn query<'q>(
     events: &Events<'_>,
     step: &[Ref],
 ) -> Result<Bound<'q>, String> {
+    let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
     let mut query = sqlx::query(statement.sql());
-    let last_of_each = |step: &[Ref]| -> Vec<Ref> {
-        let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
-        step.chunk_by(same)
-            .filter_map(|refs| refs.last().copied())
-            .collect()
-    };
-    let latest = if statement.relations.iter().any(|relation| relation.latest) {
-        last_of_each(step)
-    } else {
-        Vec::new()
-    };
     for relation in &statement.relations {
-        let refs = if relation.latest { &latest } else { step };
+        let latest: Vec<Ref>;
+        let refs = if relation.latest {
+            let last = |refs: &[Ref]| refs.last().copied();
+            latest = step.chunk_by(same).filter_map(last).collect();
+            &latest
+        } else {
+            step
+        };
         for parameter in &relation.parameters {
             query = match parameter {
                 Parameter::Declared(column) => declared(query, &events.columns[*column], refs),

@@ -1,14 +1,15 @@
 //! `outbox` and `stream`: downstream messages, numbered per stream.
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
 use sqlx::types::Json;
+use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::Error;
 use crate::types::Header;
 
 const INSERT: &str = include_str!("sql/outbox_insert.sql");
+const ACCOUNT: &str = include_str!("sql/outbox_account.sql");
 
 /// A message as it is stored, apart from its number.
 #[derive(Clone, Debug)]
@@ -22,6 +23,22 @@ pub(crate) struct Row {
     pub(crate) source: String,
     pub(crate) occurred_at: Option<DateTime<Utc>>,
     pub(crate) headers: Vec<Header>,
+}
+
+/// A stream as `verify` looks at it.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Account {
+    pub(crate) stream: String,
+    pub(crate) emitted: i64,
+    pub(crate) sent_through: i64,
+    pub(crate) kept: i64,
+    pub(crate) lowest: i64,
+    pub(crate) highest: i64,
+}
+
+/// Reads the account of all streams.
+pub(crate) async fn account(connection: &mut PgConnection) -> Result<Vec<Account>, Error> {
+    Ok(sqlx::query_as(ACCOUNT).fetch_all(connection).await?)
 }
 
 /// Headers as name and value in hexadecimal: arrays of arrays do not travel, and values are bytes.

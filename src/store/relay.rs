@@ -57,18 +57,19 @@ pub(crate) struct Outgoing {
     pub(crate) header_values: Vec<Option<Vec<u8>>>,
 }
 
-/// Reads what is behind the cursors, in number order within each stream.
+/// Reads what is behind the cursors, in number order within each stream: at most `stream_max` messages
+/// of each, and about `bytes_max` in all.
 pub(crate) async fn read(
     connection: &mut PgConnection,
     leases: &[&Lease],
     stream_max: i64,
-    all_max: i64,
+    bytes_max: i64,
 ) -> Result<Vec<Outgoing>, Error> {
     Ok(sqlx::query_as(READ)
         .bind(leases.iter().map(|l| &*l.stream).collect::<Vec<_>>())
         .bind(leases.iter().map(|l| l.sent_through).collect::<Vec<_>>())
         .bind(stream_max)
-        .bind(all_max)
+        .bind(bytes_max)
         .fetch_all(connection)
         .await?)
 }
@@ -107,11 +108,9 @@ pub(crate) struct Status {
     pub(crate) sent_through: i64,
     pub(crate) owner: String,
     pub(crate) last_error: String,
-    pub(crate) kept: i64,
-    pub(crate) highest: i64,
 }
 
-/// Reads all streams.
+/// Reads all streams, and where relays are with them.
 pub(crate) async fn status(connection: &mut PgConnection) -> Result<Vec<Status>, Error> {
     Ok(sqlx::query_as(STATUS).fetch_all(connection).await?)
 }
