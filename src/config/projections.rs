@@ -104,6 +104,14 @@ fn read_one(
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
     projection.columns = columns;
+    if projection.entity.is_none() {
+        let emits = sql.emits.iter().map(|emit| &emit.statement);
+        let statements = sql.applies.iter().chain(emits);
+        let places = apply_places.iter().chain(&emit_places);
+        for (statement, place) in statements.zip(places) {
+            latest_of_nothing(name, statement, place, sources);
+        }
+    }
     let tombstones = [
         ("refuse", Tombstones::Refuse),
         ("filter", Tombstones::Filter),
@@ -153,6 +161,24 @@ fn read_one(
         setup_file: setup.name,
         seed_file: seed.name,
     })
+}
+
+/// Without entities `latest` would be the last event of the batch, wherever the batch was cut.
+fn latest_of_nothing(
+    projection: &str,
+    statement: &Statement,
+    place: &SqlPlace,
+    sources: &mut Sources<'_>,
+) {
+    if statement.reads_latest() {
+        let at = last_word(&place.sql, "latest").unwrap_or_default();
+        let label = statement.label();
+        let what = format!(
+            "projection `{projection}`, {label}: `latest` has the last event of each entity, and there is no `entity`"
+        );
+        let cure = "say where the entity stands in a record, or read from `events`";
+        sources.problems.add(place.at(at, sources.file), what, cure);
+    }
 }
 
 fn is_empty_array(section: &Section<'_>, key: &str) -> bool {

@@ -634,6 +634,18 @@ fn statements_are_wrong_where_they_are_wrong() {
 }
 
 #[test]
+fn the_latest_event_is_that_of_an_entity() {
+    let text = format!("{GOOD}{PROJECTION}").replace("a FROM events", "a FROM latest");
+    check(
+        &text,
+        &[
+            "10:47 projection `p`, apply 1: `latest` has the last event of each entity, and there is no `entity`",
+        ],
+    );
+    check(&format!("{text}entity = \"key\"\n"), &[]);
+}
+
+#[test]
 fn emits_have_a_topic_and_a_name_of_their_own() {
     let check_emit = |emit: &str, expected: &[&str]| {
         check(&format!("{GOOD}{PROJECTION}emit = [{emit}]\n"), expected);

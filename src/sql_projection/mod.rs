@@ -169,6 +169,10 @@ impl Statement {
         &self.text.label
     }
 
+    pub(crate) fn reads_latest(&self) -> bool {
+        self.relations.iter().any(|relation| relation.latest)
+    }
+
     /// The whole statement, as it is sent.
     pub(crate) fn sql(&self) -> AssertSqlSafe<Arc<str>> {
         AssertSqlSafe(Arc::clone(&self.wrapped))
