@@ -1,12 +1,14 @@
 //! Tables for people.
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
 
 /// An empty table with a header; columns named in `right` are aligned to the right.
 pub(super) fn table(header: &[&str], right: &[&str]) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .load_preset(presets::NOTHING)
+        .set_style(TableComponent::HeaderLines, '─')
+        .set_style(TableComponent::MiddleHeaderIntersections, '─')
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(header.iter().map(Cell::new));
     for (index, name) in header.iter().enumerate() {

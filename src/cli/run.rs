@@ -11,6 +11,9 @@ use super::{CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, p
 use crate::projection::Registry;
 use crate::runtime;
 
+/// librdkafka speaks for itself; what rdkafka logs of the same events is left out.
+const DEFAULT_LOG: &str = "info,rdkafka=off";
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -22,7 +25,7 @@ pub(super) struct Arguments {
     #[arg(
         long,
         env = "TIDEGATE_LOG",
-        default_value = "info",
+        default_value = DEFAULT_LOG,
         value_name = "FILTER"
     )]
     log: String,

@@ -32,7 +32,7 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     let claims: Vec<Claim> = positions
         .chunk_by(|a, b| a.projection == b.projection)
         .map(account)
-        .chain(streams.iter().flat_map(numbers))
+        .chain(outbox_claims(&streams))
         .collect();
     let broken = claims.iter().filter(|claim| !claim.holds).count();
     if arguments.json {
@@ -80,38 +80,48 @@ fn account(rows: &[Position]) -> Claim {
 }
 
 /// Numbers are dense, and nothing is marked as sent that was never emitted.
-fn numbers(stream: &Account) -> [Claim; 2] {
+fn outbox_claims(streams: &[Account]) -> [Claim; 2] {
+    // Rows may be removed from the front once they are sent; what is kept has no holes.
+    let dense = |stream: &&Account| match stream.kept {
+        0 => stream.emitted == stream.sent_through,
+        kept => {
+            stream.highest == stream.emitted
+                && stream.highest - stream.lowest + 1 == kept
+                && stream.lowest <= stream.sent_through + 1
+        }
+    };
+    let sent = |stream: &&Account| stream.sent_through <= stream.emitted;
+    let total = |pick: fn(&Account) -> i64| number(streams.iter().map(pick).sum::<i64>());
+    let claim = |what: &str, found: String, holds: &dyn Fn(&&Account) -> bool| {
+        let broken: Vec<&str> = streams
+            .iter()
+            .filter(|stream| !holds(stream))
+            .map(|stream| &*stream.stream)
+            .collect();
+        let detail = match broken.is_empty() {
+            true => format!("{found}, in {} streams", streams.len()),
+            false => format!("{found}; not in {}", broken.join(", ")),
+        };
+        Claim {
+            what: format!("outbox: {what}"),
+            detail,
+            holds: broken.is_empty(),
+        }
+    };
     [
-        Claim {
-            what: format!("outbox {}: numbers are dense", stream.stream),
-            detail: format!(
-                "{} emitted, {} kept: {} to {}",
-                number(stream.emitted),
-                number(stream.kept),
-                number(stream.lowest),
-                number(stream.highest)
+        claim(
+            "numbers are dense",
+            format!(
+                "{} emitted, {} kept",
+                total(|s| s.emitted),
+                total(|s| s.kept)
             ),
-            // Rows may be removed from the front once they are sent; what is kept has no holes.
-            holds: match stream.kept {
-                0 => stream.emitted == stream.sent_through,
-                kept => {
-                    stream.highest == stream.emitted
-                        && stream.highest - stream.lowest + 1 == kept
-                        && stream.lowest <= stream.sent_through + 1
-                }
-            },
-        },
-        Claim {
-            what: format!(
-                "outbox {}: nothing is sent that is not emitted",
-                stream.stream
-            ),
-            detail: format!(
-                "{} of {} sent",
-                number(stream.sent_through),
-                number(stream.emitted)
-            ),
-            holds: stream.sent_through <= stream.emitted,
-        },
+            &dense,
+        ),
+        claim(
+            "nothing is sent that was not emitted",
+            format!("{} sent", total(|s| s.sent_through)),
+            &sent,
+        ),
     ]
 }

@@ -236,7 +236,7 @@ impl Group {
 
 impl ClientContext for Callbacks {
     fn error(&self, error: KafkaError, reason: &str) {
-        warn!(group = self.0.name, %error, reason, "kafka");
+        debug!(group = self.0.name, %error, reason, "kafka");
     }
 }
 
