@@ -1,9 +1,12 @@
 //! `tidegate check`.
 
-use super::{CODE_CONFIGURATION, ConfigArgument, Done, Failed, connect, database, projections};
-use crate::config::{Config, Configured, Place, Problems};
+use sqlx::postgres::PgDatabaseError;
+
+use super::{CODE_CONFIGURATION, ConfigArgument, Done, Failed, connect, environment};
+use crate::config::{self, Configured, Draft, File, Place, Problems};
 use crate::projection::Registry;
-use crate::sql_projection;
+use crate::sql_projection::{self, Unchecked};
+use crate::store::Database;
 use crate::store::schema::Problem;
 
 #[derive(Debug, clap::Args)]
@@ -16,84 +19,91 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
-    let path = &arguments.config.config;
-    let mut config = arguments.config.load().map_err(counted)?;
-    let projections = projections(&mut config, registry)?;
-    if !arguments.offline {
-        let text = std::fs::read_to_string(path).map_err(|e| Failed::new(CODE_CONFIGURATION, e))?;
-        let mut problems = Problems::of(&text);
-        check_statements(&config, &path.display().to_string(), &text, &mut problems).await?;
-        if !problems.is_empty() {
-            let error = anyhow::anyhow!("{problems}");
-            return Err(counted(Failed::new(CODE_CONFIGURATION, error)));
-        }
-    }
-    let names: Vec<&str> = projections.iter().map(|p| p.name()).collect();
-    let what = match arguments.offline {
-        true => "configuration is well-formed (statements were not checked: --offline)",
-        false => "configuration and statements are good",
+    let file = arguments.config.config.display().to_string();
+    let mut draft = config::draft(&arguments.config.config, environment());
+    let names = names(&mut draft, registry);
+    let asked = match arguments.offline {
+        true => Ok(()),
+        false => ask_database(&mut draft, &file).await,
     };
-    println!("{}: {what}", path.display());
-    println!(
-        "projections: {}",
-        if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        }
-    );
-    Ok(())
+    if draft.problems.is_empty() {
+        asked?;
+        let what = match arguments.offline {
+            true => "configuration is well-formed (statements were not checked: --offline)",
+            false => "configuration and statements are good",
+        };
+        println!("{file}: {what}");
+        println!(
+            "projections: {}",
+            if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            }
+        );
+        return Ok(());
+    }
+    let mut text = draft.problems.to_string();
+    text.push('\n');
+    text += &match draft.problems.len() {
+        1 => "1 mistake found".to_owned(),
+        count => format!("{count} mistakes found"),
+    };
+    if let Err(failed) = asked {
+        text += &format!("; {:#}", failed.error);
+    }
+    Err(Failed::new(CODE_CONFIGURATION, anyhow::anyhow!(text)))
 }
 
-/// Ends the list of problems with how many there are.
-fn counted(failed: Failed) -> Failed {
-    let text = format!("{:#}", failed.error);
-    let count = text
-        .lines()
-        .filter(|line| line.starts_with("error: "))
-        .count();
-    let mistakes = if count == 1 {
-        "1 mistake".to_owned()
-    } else {
-        format!("{count} mistakes")
-    };
-    Failed {
-        error: anyhow::anyhow!("{}\n\n{mistakes} found", text.trim_end()),
-        ..failed
+/// The names of all projections, of the file and of the binary; no two are the same.
+fn names(draft: &mut Draft, registry: Registry) -> Vec<String> {
+    let name = |configured: &Configured| configured.projection.name().to_owned();
+    let mut names: Vec<String> = draft.projections.iter().map(name).collect();
+    for projection in registry.into_projections() {
+        let same = |configured: &&Configured| configured.projection.name() == projection.name();
+        match draft.projections.iter().find(same) {
+            None => names.push(projection.name().to_owned()),
+            Some(configured) => draft.problems.add(
+                configured.place.clone(),
+                format!("projection `{}` is in the binary too", projection.name()),
+                "rename one of them",
+            ),
+        }
     }
+    names
 }
 
-async fn check_statements(
-    config: &Config,
-    file: &str,
-    text: &str,
-    problems: &mut Problems,
-) -> Done {
-    let database = database(config)?;
-    let mut connection = connect(&database).await.map_err(|failed| Failed {
-        error: failed
-            .error
-            .context("statements cannot be checked (--offline leaves them out)"),
+/// Adds what the database finds. Statements are checked although the file has other mistakes.
+async fn ask_database(draft: &mut Draft, file: &str) -> Done {
+    // Without a URL there is nobody to ask, which is among the problems.
+    let Some((url, timeouts)) = &draft.postgres else {
+        return Ok(());
+    };
+    let unchecked = |failed: Failed| Failed {
+        error: failed.error.context("statements were not checked"),
         ..failed
-    })?;
-    for configured in &config.projections {
+    };
+    let database = Database::new(url, *timeouts)?;
+    let mut connection = connect(&database).await.map_err(unchecked)?;
+    let file = File::new(file, &draft.text);
+    for configured in &draft.projections {
         let checked = sql_projection::check(
             &mut connection,
             &configured.projection,
             &configured.sql,
-            &database.timeouts,
+            timeouts,
         );
         match checked.await {
             Ok(found) => {
                 for problem in found {
-                    add(configured, problem, file, text, problems);
+                    add(configured, problem, &file, &mut draft.problems);
                 }
             }
-            Err(Problem::Store(error)) => return Err(error.into()),
-            Err(error) => {
-                let what = format!("projection `{}`: {error}", configured.projection.name());
-                problems.add(configured.place.clone(), what, "");
-            }
+            Err(Unchecked {
+                problem: Problem::Store(error),
+                ..
+            }) => return Err(unchecked(error.into())),
+            Err(found) => add_setup(configured, &found, &mut draft.problems),
         }
     }
     Ok(())
@@ -102,26 +112,64 @@ async fn check_statements(
 fn add(
     configured: &Configured,
     problem: sql_projection::StatementProblem,
-    file: &str,
-    text: &str,
+    file: &File<'_>,
     problems: &mut Problems,
 ) {
-    let (places, label) = match problem.emit {
-        true => (
-            &configured.emits,
-            format!("emit {}", configured.sql.emits[problem.index].name),
-        ),
-        false => (&configured.applies, format!("apply {}", problem.index + 1)),
+    let (places, statement) = match problem.emit {
+        true => {
+            let emit = &configured.sql.emits[problem.index];
+            (&configured.emits, &emit.statement)
+        }
+        false => (&configured.applies, &configured.sql.applies[problem.index]),
     };
-    let statement = &places[problem.index];
-    let place: Place = match problem.position {
-        Some(position) => statement.in_text(position, file, text),
-        None => statement.place.clone(),
+    let sql = &places[problem.index];
+    let place = match problem.position {
+        Some(position) => sql.at(position, file),
+        None => sql.place.clone(),
     };
     let what = format!(
-        "projection `{}`, {label}: {}",
+        "projection `{}`, {}: {}",
         configured.projection.name(),
+        statement.label(),
         problem.message
     );
     problems.add(place, what, problem.hint.unwrap_or_default());
+}
+
+/// Adds what is wrong with `setup` or `seed`, at its line if that is known.
+fn add_setup(configured: &Configured, found: &Unchecked, problems: &mut Problems) {
+    let projection = &configured.projection;
+    let of_seed = matches!(
+        found.problem,
+        Problem::UserSql { what: "seed", .. } | Problem::EndsTransaction("seed")
+    );
+    let (script, text) = match of_seed {
+        true => (&configured.seed_file, &projection.seed),
+        false => (&configured.setup_file, &projection.setup),
+    };
+    let place = match (script, found.position) {
+        (Some(name), Some(position)) => File::new(name, text).place_of_char(position),
+        (Some(name), None) => Place::Name(name.clone()),
+        (None, _) => configured.place.clone(),
+    };
+    let mut hint = None;
+    let what = match &found.problem {
+        Problem::UserSql { what, error } => match database_error(error) {
+            Some(error) => {
+                hint = error.hint();
+                format!("{what}: {} (SQLSTATE {})", error.message(), error.code())
+            }
+            None => found.problem.to_string(),
+        },
+        problem => problem.to_string(),
+    };
+    problems.add(
+        place,
+        format!("projection `{}`, {what}", projection.name()),
+        hint.unwrap_or("the projection's statements are checked once this passes"),
+    );
+}
+
+fn database_error(error: &sqlx::Error) -> Option<&PgDatabaseError> {
+    error.as_database_error()?.try_downcast_ref()
 }

@@ -174,9 +174,15 @@ async fn execute(command: Command, registry: Registry) -> Done {
 
 impl ConfigArgument {
     fn load(&self) -> Result<Config, Failed> {
-        config::load(&self.config, std::env::vars())
+        config::load(&self.config, environment())
             .map_err(|error| Failed::new(CODE_CONFIGURATION, error))
     }
+}
+
+/// All environment variables. `vars` would panic at one that is not Unicode, even if it is not ours.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }
 
 fn database(config: &Config) -> Result<Database, Failed> {
@@ -189,8 +195,10 @@ fn database(config: &Config) -> Result<Database, Failed> {
 async fn connect(database: &Database) -> Result<sqlx::PgConnection, Failed> {
     let connected = database.connect("tidegate cli").await;
     connected.map_err(|error| {
-        let place = format!("postgres at {} cannot be reached", database.place());
-        Failed::new(CODE_TRY_AGAIN, anyhow::Error::new(error).context(place))
+        // As one text: the error's own says what its sources say.
+        let place = database.place();
+        let error = anyhow::anyhow!("postgres at {place} cannot be reached: {error}");
+        Failed::new(CODE_TRY_AGAIN, error)
     })
 }
 

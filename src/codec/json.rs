@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Deserializer as _;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Which fields of an object are wanted, and the slot each goes to.
@@ -85,6 +85,15 @@ impl Layout {
         .map_err(|error| format!("the value is not a JSON object: {error}"))
     }
 
+    fn forget(&self, found: &mut Slots<'_>) {
+        for field in &self.fields {
+            for slot in &field.slots {
+                found[*slot] = None;
+            }
+            field.inside.forget(found);
+        }
+    }
+
     fn descend<'p>(&self, raw: &'p RawValue, found: &mut Slots<'p>) -> serde_json::Result<()> {
         if !self.is_empty() && raw.get().starts_with('{') {
             let mut json = serde_json::Deserializer::from_str(raw.get());
@@ -116,14 +125,17 @@ impl<'p> Visitor<'p> for Fields<'_, 'p> {
                     map.next_value::<IgnoredAny>()?;
                 }
                 Some(field) => {
-                    let raw: &'p RawValue = map.next_value()?;
+                    let named = |error| M::Error::custom(format!("`{}`: {error}", field.name));
+                    let raw: &'p RawValue = map.next_value().map_err(named)?;
+                    // The last of a name counts as a whole: nothing inside an earlier one is kept.
+                    field.inside.forget(self.found);
                     for slot in &field.slots {
                         self.found[*slot] = Some(raw);
                     }
                     field
                         .inside
                         .descend(raw, self.found)
-                        .map_err(serde::de::Error::custom)?;
+                        .map_err(M::Error::custom)?;
                 }
             }
         }

@@ -43,11 +43,12 @@ enum Place {
 }
 
 impl Place {
-    fn describe(&self) -> String {
+    /// What is wrong with the value here, and what it was wanted for.
+    fn named(&self, role: &str, why: &str) -> String {
         match self {
-            Self::Key => "the record key".to_owned(),
-            Self::Header(name) => format!("header `{name}`"),
-            Self::Slot { pointer, .. } => format!("`{pointer}`"),
+            Self::Key => format!("{role} (the record key): {why}"),
+            Self::Header(name) => format!("{role} (header `{name}`): {why}"),
+            Self::Slot { pointer, .. } => format!("{role} (`{pointer}`): {why}"),
         }
     }
 }
@@ -139,58 +140,57 @@ impl Decoder {
         self.layout.extract(value, fields)?;
         let read = |place: &Place| -> Result<Option<value::Value<'a>>, String> {
             match place {
-                Place::Key => value::bytes(record.key(), "the record key"),
-                Place::Header(name) => value::bytes(record.header(name), "the header"),
+                Place::Key => value::bytes(record.key()),
+                Place::Header(name) => value::bytes(record.header(name)),
                 Place::Slot { slot, .. } => Ok(fields[*slot].and_then(value::Value::from_json)),
             }
         };
-        let named =
-            |place: &Place, role: &str, why: &str| format!("{role} ({}): {why}", place.describe());
+        let identity = |place: &Place| match read(place)? {
+            None => Err("missing".to_owned()),
+            Some(value) => value.as_identity(),
+        };
 
         if let Some(place) = &self.entity {
-            let value = read(place)?.ok_or_else(|| named(place, "entity", "missing"))?;
-            let entity = value
-                .as_identity()
-                .map_err(|why| named(place, "entity", &why))?;
+            let entity = identity(place).map_err(|why| place.named("entity", &why))?;
             events.entities.push(Some(&entity));
         } else {
             events.entities.push(None);
         }
         events.sequences.push(match &self.sequence {
             None => None,
-            Some(place) => match read(place)? {
-                None if self.sequence_required => return Err(named(place, "sequence", "missing")),
-                None => None,
-                Some(value) => Some(
-                    value
-                        .as_sequence()
-                        .map_err(|why| named(place, "sequence", &why))?,
-                ),
-            },
+            Some(place) => self
+                .sequence_of(read(place))
+                .map_err(|why| place.named("sequence", &why))?,
         });
         if let Some(place) = &self.event_id {
-            let value = read(place)?.ok_or_else(|| named(place, "event_id", "missing"))?;
-            let id = value
-                .as_identity()
-                .map_err(|why| named(place, "event_id", &why))?;
+            let id = identity(place).map_err(|why| place.named("event_id", &why))?;
             events.event_ids.push(Some(&id));
         }
         for ((name, place, column_type, nullable), data) in
             self.columns.iter().zip(&mut events.columns)
         {
-            let value = read(place)?;
-            if value.is_none() && !nullable {
-                return Err(named(
-                    place,
-                    &format!("column `{name}`"),
-                    "missing or null; declare it nullable if that is allowed",
-                ));
-            }
-            value::push(data, *column_type, value)
-                .map_err(|why| named(place, &format!("column `{name}`"), &why))?;
+            let push = |value: Option<value::Value<'_>>| match value {
+                None if !nullable => {
+                    Err("missing or null; declare it nullable if that is allowed".to_owned())
+                }
+                value => value::push(data, *column_type, value),
+            };
+            read(place)
+                .and_then(push)
+                .map_err(|why| place.named(&format!("column `{name}`"), &why))?;
         }
         events.filtered.push(false);
         Ok(())
+    }
+
+    fn sequence_of(
+        &self,
+        read: Result<Option<value::Value<'_>>, String>,
+    ) -> Result<Option<i64>, String> {
+        match read? {
+            None if self.sequence_required => Err("missing".to_owned()),
+            value => value.map(|value| value.as_sequence()).transpose(),
+        }
     }
 }
 

@@ -1,1 +1,800 @@
+//! Records in, columns or a reason out.
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::projection::{Column, ColumnType};
+use crate::types::{Header, RecordBuilder};
+
+use ColumnType::{
+    Bigint, Boolean, Date, Double, Integer, Jsonb, Numeric, Text, Timestamptz, Uuid as UuidType,
+};
+
+/// A projection that decodes and does nothing else.
+fn projection(columns: &[(&str, ColumnType, Source, bool)]) -> Projection {
+    let handler = crate::sql_projection::SqlProjection {
+        applies: Vec::new(),
+        emits: Vec::new(),
+    };
+    let handler = std::sync::Arc::new(handler);
+    let mut projection = Projection::with_handler("p", 1, &["t"], Gate::None, handler);
+    let column =
+        |(name, column_type, source, nullable): &(&str, ColumnType, Source, bool)| Column {
+            name: (*name).to_owned(),
+            column_type: *column_type,
+            source: source.clone(),
+            nullable: *nullable,
+        };
+    projection.columns = columns.iter().map(column).collect();
+    projection
+}
+
+fn pointer(text: &str) -> Source {
+    Source::parse(text).unwrap()
+}
+
+/// The columns, the entity, the sequence and the event id of one record, as text.
+#[derive(Debug, PartialEq, Eq)]
+struct Decoded {
+    columns: Vec<Option<String>>,
+    entity: Option<String>,
+    sequence: Option<i64>,
+    event_id: Option<String>,
+    filtered: bool,
+}
+
+fn shown(data: &ColumnData) -> Option<String> {
+    match data {
+        ColumnData::Bigint(values) => values[0].map(|v| v.to_string()),
+        ColumnData::Integer(values) => values[0].map(|v| v.to_string()),
+        ColumnData::Double(values) => values[0].map(|v| format!("{v:?}")),
+        ColumnData::Boolean(values) => values[0].map(|v| v.to_string()),
+        ColumnData::Uuid(values) => values[0].map(|v| v.to_string()),
+        ColumnData::Timestamptz(values) => values[0].map(|v| format!("{v:?}")),
+        ColumnData::Date(values) => values[0].map(|v| v.to_string()),
+        ColumnData::Text(values) => values.get(0).map(str::to_owned),
+    }
+}
+
+fn decode(projection: &Projection, record: RecordBuilder<'_>) -> Result<Decoded, String> {
+    let partition = TopicPartition::new("t", 0);
+    let records = [record.build()];
+    let decoder = Decoder::new(projection);
+    let events = decoder
+        .decode([(&partition, &records[..])])
+        .map_err(|error| error.to_string())?;
+    Ok(Decoded {
+        columns: events.columns.iter().map(shown).collect(),
+        entity: events.entities.get(0).map(str::to_owned),
+        sequence: events.sequences[0],
+        event_id: projection
+            .event_id
+            .as_ref()
+            .and_then(|_| events.event_ids.get(0).map(str::to_owned)),
+        filtered: events.filtered[0],
+    })
+}
+
+fn value(payload: &[u8]) -> RecordBuilder<'_> {
+    RecordBuilder {
+        value: Some(payload),
+        ..RecordBuilder::default()
+    }
+}
+
+/// What becomes of a JSON value in a column of a type; `column `v` (`/v`): ` begins every reason.
+#[track_caller]
+fn check(column_type: ColumnType, json: &str, expected: Result<&str, &str>) {
+    let projection = projection(&[("v", column_type, pointer("/v"), false)]);
+    let payload = format!("{{\"v\":{json}}}");
+    let found = decode(&projection, value(payload.as_bytes())).map(|d| d.columns[0].clone());
+    let expected = match expected {
+        Ok(text) => Ok(Some(text.to_owned())),
+        Err(why) => Err(format!("column `v` (`/v`): {why}")),
+    };
+    assert_eq!(found, expected, "{json}");
+}
+
+/// What becomes of a payload when the nullable text at a pointer is wanted.
+#[track_caller]
+fn check_payload(wanted: &str, payload: &[u8], expected: Result<Option<&str>, &str>) {
+    let projection = projection(&[("v", Text, pointer(wanted), true)]);
+    let found = decode(&projection, value(payload)).map(|d| d.columns[0].clone());
+    let expected = expected
+        .map(|text| text.map(str::to_owned))
+        .map_err(str::to_owned);
+    let shown = String::from_utf8_lossy(payload);
+    let shown: String = shown.chars().take(80).collect();
+    assert_eq!(found, expected, "{shown}");
+}
+
+/// The entity, the sequence or the event id at `/v`.
+#[track_caller]
+fn check_role(role: &str, json: &str, expected: Result<&str, &str>) {
+    let mut projection = projection(&[]);
+    let source = Some(pointer("/v"));
+    match role {
+        "entity" => projection.entity = source,
+        "sequence" => projection.sequence = source,
+        _ => projection.event_id = source,
+    }
+    let payload = format!("{{\"v\":{json}}}");
+    let found = decode(&projection, value(payload.as_bytes())).map(|decoded| match role {
+        "entity" => decoded.entity,
+        "sequence" => decoded.sequence.map(|n| n.to_string()),
+        _ => decoded.event_id,
+    });
+    let expected = match expected {
+        Ok(text) => Ok(Some(text.to_owned())),
+        Err(why) => Err(format!("{role} (`/v`): {why}")),
+    };
+    assert_eq!(found, expected, "{json}");
+}
+
+#[test]
+fn integers_are_exact_or_refused() {
+    check(Bigint, "0", Ok("0"));
+    check(Bigint, "-0", Ok("0"));
+    check(Bigint, "9223372036854775807", Ok("9223372036854775807"));
+    check(Bigint, "-9223372036854775808", Ok("-9223372036854775808"));
+    check(
+        Bigint,
+        "9223372036854775808",
+        Err("9223372036854775808 is not an integer of 64 bits"),
+    );
+    check(Bigint, "1.0", Err("1.0 is not an integer of 64 bits"));
+    check(Bigint, "1e3", Err("1e3 is not an integer of 64 bits"));
+    check(
+        Bigint,
+        &"9".repeat(60),
+        Err(&format!(
+            "{}.. is not an integer of 64 bits",
+            "9".repeat(40)
+        )),
+    );
+    check(
+        Bigint,
+        "\"5\"",
+        Err("expected an integer, found the string \"5\""),
+    );
+    check(Bigint, "true", Err("expected an integer, found true"));
+    check(Bigint, "{}", Err("expected an integer, found an object"));
+    check(Bigint, "[1]", Err("expected an integer, found an array"));
+    check(Integer, "2147483647", Ok("2147483647"));
+    check(Integer, "-2147483648", Ok("-2147483648"));
+    check(
+        Integer,
+        "2147483648",
+        Err("2147483648 is not an integer of 32 bits"),
+    );
+}
+
+#[test]
+fn a_double_is_finite() {
+    check(Double, "1", Ok("1.0"));
+    check(Double, "-2.5e-3", Ok("-0.0025"));
+    check(Double, "1E300", Ok("1e300"));
+    check(Double, "12944889.789207177", Ok("12944889.789207177"));
+    check(
+        Double,
+        "\"2\"",
+        Err("expected a number, found the string \"2\""),
+    );
+    check(Double, "1e400", Err("1e400 is beyond a double precision"));
+    check(Double, "-1e400", Err("-1e400 is beyond a double precision"));
+    check(Double, "1e-400", Ok("0.0"));
+    check(Double, "false", Err("expected a number, found false"));
+}
+
+#[test]
+fn a_numeric_keeps_every_digit() {
+    let digits = "-12345678901234567890123456789012345678901234567890.000000000100";
+    check(Numeric, digits, Ok(digits));
+    check(Numeric, &format!("\"{digits}\""), Ok(digits));
+    check(Numeric, "1e-7", Ok("1e-7"));
+    check(Numeric, "1.50E+10", Ok("1.50E+10"));
+    check(Numeric, "1e999", Ok("1e999"));
+    check(Numeric, "1e131071", Ok("1e131071"));
+    check(Numeric, "1e131072", Err("1e131072 is beyond a numeric"));
+    check(Numeric, "1e-16383", Ok("1e-16383"));
+    check(Numeric, "0.1e-16383", Err("0.1e-16383 is beyond a numeric"));
+    check(
+        Numeric,
+        "1e99999999999999",
+        Err("1e99999999999999 is beyond a numeric"),
+    );
+    check(Numeric, "\"1e+\"", Err("`1e+` is not a number"));
+    check(Numeric, "\".5\"", Err("`.5` is not a number"));
+    check(Numeric, "\"\"", Err("`` is not a number"));
+    check(Numeric, "\"NaN\"", Err("`NaN` is not a number"));
+    check(Numeric, "\"1 000\"", Err("`1 000` is not a number"));
+    check(Numeric, "\"1.2.3\"", Err("`1.2.3` is not a number"));
+    check(Numeric, "[]", Err("expected a string, found an array"));
+}
+
+#[test]
+fn a_boolean_is_true_or_false() {
+    check(Boolean, "true", Ok("true"));
+    check(Boolean, "false", Ok("false"));
+    check(Boolean, "1", Err("expected true or false, found 1"));
+    check(
+        Boolean,
+        "\"true\"",
+        Err("expected true or false, found the string \"true\""),
+    );
+}
+
+#[test]
+fn a_text_is_a_string() {
+    check(Text, "\"\"", Ok(""));
+    check(Text, "\"grün 💰\"", Ok("grün 💰"));
+    check(Text, "17", Err("expected a string, found 17"));
+    check(Text, "{\"a\":1}", Err("expected a string, found an object"));
+    let long = "x".repeat(100_000);
+    check(Text, &format!("\"{long}\""), Ok(&long));
+}
+
+#[test]
+fn escapes_are_resolved() {
+    check(
+        Text,
+        r#""\"\\\/\b\f\n\r\t\u00e4\ud83d\udcb0""#,
+        Ok("\"\\/\u{8}\u{c}\n\r\tä💰"),
+    );
+    check(Text, r#""\\u0000""#, Ok("\\u0000"));
+    check(Text, r#""a\\""#, Ok("a\\"));
+}
+
+#[test]
+fn what_postgres_cannot_store_as_text_never_reaches_it() {
+    let nul = "holds a NUL character, which Postgres cannot store as text";
+    check(Text, r#""a\u0000b""#, Err(nul));
+    check(
+        Text,
+        r#""\ud800""#,
+        Err("bad string: unexpected end of hex escape at line 1 column 8"),
+    );
+    check(
+        Text,
+        r#""\udc00""#,
+        Err("bad string: lone leading surrogate in hex escape at line 1 column 7"),
+    );
+    check(UuidType, r#""\u0000""#, Err(nul));
+}
+
+#[test]
+fn a_uuid_is_checked() {
+    let uuid = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+    check(UuidType, &format!("\"{uuid}\""), Ok(uuid));
+    check(UuidType, "\"67E5504410B1426F9247BB680E5FE0C8\"", Ok(uuid));
+    check(UuidType, "\"67e5\"", Err("`67e5` is not a UUID"));
+    check(UuidType, "67", Err("expected a string, found 67"));
+}
+
+#[test]
+fn a_time_has_a_zone() {
+    check(
+        Timestamptz,
+        "\"2026-01-31T10:30:00.123456+01:00\"",
+        Ok("2026-01-31T09:30:00.123456Z"),
+    );
+    check(
+        Timestamptz,
+        "\"2026-01-31T09:30:00\"",
+        Err("`2026-01-31T09:30:00` is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
+    );
+    check(
+        Timestamptz,
+        "\"2026-02-30T00:00:00Z\"",
+        Err("`2026-02-30T00:00:00Z` is not an RFC 3339 time such as 2026-01-31T09:30:00Z"),
+    );
+    check(
+        Timestamptz,
+        "1769851800",
+        Err("expected a string, found 1769851800"),
+    );
+}
+
+#[test]
+fn a_date_is_a_day_of_the_calendar() {
+    check(Date, "\"2024-02-29\"", Ok("2024-02-29"));
+    check(
+        Date,
+        "\"2023-02-29\"",
+        Err("`2023-02-29` is not a date such as 2026-01-31"),
+    );
+    for text in [
+        "2026-1-5",
+        "2026-01-5 ",
+        "+12026-01-01",
+        "-200000-01-01",
+        "-999-01-01",
+    ] {
+        let why = format!("`{text}` is not a date such as 2026-01-31");
+        check(Date, &format!("\"{text}\""), Err(&why));
+    }
+    check(
+        Date,
+        "\"31.01.2026\"",
+        Err("`31.01.2026` is not a date such as 2026-01-31"),
+    );
+}
+
+#[test]
+fn jsonb_takes_any_value_as_it_stands() {
+    for json in [
+        "1",
+        "true",
+        "\"x\"",
+        "[1, 2]",
+        "{\"a\": {\"b\": null}}",
+        r#""\\u0000""#,
+        r#"{"ä":"\ud83d\udcb0"}"#,
+        r#"["\u00e4", 1e999]"#,
+        r#""\\\\ud800\\""#,
+    ] {
+        check(Jsonb, json, Ok(json));
+    }
+    let deep = format!("{}\"\\u00e4\"{}", "[".repeat(500), "]".repeat(500));
+    check(Jsonb, &deep, Ok(&deep));
+}
+
+#[test]
+fn what_postgres_cannot_store_as_jsonb_never_reaches_it() {
+    let nul = "holds a NUL character, which jsonb cannot store";
+    check(Jsonb, r#""\u0000""#, Err(nul));
+    check(Jsonb, r#"{"a\u0000":1}"#, Err(nul));
+    check(Jsonb, r#"{"a":["x", "\\\u0000"]}"#, Err(nul));
+    // Postgres reads both, although the last one counts.
+    check(Jsonb, r#"{"a":"\u0000","a":1}"#, Err(nul));
+    let half = "holds half of a surrogate pair, which jsonb cannot store";
+    for json in [
+        r#""\ud800""#,
+        r#""\uDC00""#,
+        r#""\ud800\ud800\udc00""#,
+        r#""\ud800 \udc00""#,
+        r#""\ud800\\udc00""#,
+        r#""\ud800ü""#,
+        r#"{"\udc00":1}"#,
+    ] {
+        check(Jsonb, json, Err(half));
+    }
+}
+
+#[test]
+fn missing_and_null_are_the_same_and_need_a_declaration() {
+    let why = "column `v` (`/v`): missing or null; declare it nullable if that is allowed";
+    for column_type in ColumnType::ALL.map(|(_, t)| t) {
+        for payload in ["{}", "{\"v\":null}"] {
+            let needed = projection(&[("v", column_type, pointer("/v"), false)]);
+            let found = decode(&needed, value(payload.as_bytes()));
+            assert_eq!(found.unwrap_err(), why, "{column_type} {payload}");
+            let nullable = projection(&[("v", column_type, pointer("/v"), true)]);
+            let found = decode(&nullable, value(payload.as_bytes())).unwrap();
+            assert_eq!(found.columns, [None], "{column_type} {payload}");
+        }
+    }
+    check_payload("/v", b"{\"v\":\"null\"}", Ok(Some("null")));
+}
+
+#[test]
+fn pointers_go_into_objects() {
+    let payload = r#"{"a":{"b":{"c":"deep"},"x/y":"slash","m~n":"tilde","~1":"both"},"":"empty"}"#;
+    let payload = payload.as_bytes();
+    check_payload("/a/b/c", payload, Ok(Some("deep")));
+    check_payload("/a/x~1y", payload, Ok(Some("slash")));
+    check_payload("/a/m~0n", payload, Ok(Some("tilde")));
+    check_payload("/a/~01", payload, Ok(Some("both")));
+    check_payload("/a/b/d", payload, Ok(None));
+    check_payload("/a/b/c/d", payload, Ok(None));
+    check_payload("/b", payload, Ok(None));
+    check_payload("/A", payload, Ok(None));
+    check_payload(
+        "/a",
+        b"{\"\\u0061\":\"escaped name\"}",
+        Ok(Some("escaped name")),
+    );
+}
+
+#[test]
+fn a_field_and_what_is_in_it_can_both_be_wanted() {
+    let projection = projection(&[
+        ("whole", Jsonb, pointer("/a"), false),
+        ("part", Text, pointer("/a/b"), false),
+        ("again", Text, pointer("/a/b"), false),
+    ]);
+    let decoded = decode(&projection, value(br#"{"a":{"b":"x"}}"#)).unwrap();
+    let expected = [r#"{"b":"x"}"#, "x", "x"].map(|v| Some(v.to_owned()));
+    assert_eq!(decoded.columns, expected);
+}
+
+#[test]
+fn the_last_of_two_fields_of_one_name_counts() {
+    check_payload("/v", br#"{"v":"first","v":"last"}"#, Ok(Some("last")));
+    check_payload("/v", br#"{"v":"first","v":null}"#, Ok(None));
+    check_payload("/v/w", br#"{"v":{"w":"first"},"v":{}}"#, Ok(None));
+    check_payload("/v/w", br#"{"v":{"w":"first"},"v":5}"#, Ok(None));
+}
+
+#[test]
+fn only_one_whole_object_is_a_value() {
+    let not = |why: &str| format!("the value is not a JSON object: {why}");
+    check_payload("/v", b" \t\r\n{\"v\" : \"x\"}\n ", Ok(Some("x")));
+    check_payload("/v", b"", Err("the value is empty; expected a JSON object"));
+    check_payload(
+        "/v",
+        b"{\"v\":\"x\"",
+        Err(&not("EOF while parsing an object at line 1 column 8")),
+    );
+    check_payload(
+        "/v",
+        b"{\"v\":\"x\"}}",
+        Err(&not("trailing characters at line 1 column 10")),
+    );
+    check_payload(
+        "/v",
+        b"{\"v\":\"x\"} {}",
+        Err(&not("trailing characters at line 1 column 11")),
+    );
+    check_payload(
+        "/v",
+        b"\xef\xbb\xbf{}",
+        Err(&not("expected value at line 1 column 1")),
+    );
+    check_payload(
+        "/v",
+        b"[]",
+        Err(&not(
+            "invalid type: sequence, expected an object at line 1 column 0",
+        )),
+    );
+    check_payload(
+        "/v",
+        b"null",
+        Err(&not(
+            "invalid type: null, expected an object at line 1 column 4",
+        )),
+    );
+    check_payload(
+        "/v",
+        b"{'v':1}",
+        Err(&not("key must be a string at line 1 column 2")),
+    );
+    check_payload(
+        "/v",
+        b"{\"w\":01}",
+        Err(&not("invalid number at line 1 column 7")),
+    );
+}
+
+#[test]
+fn deep_nesting_does_not_overflow_the_stack() {
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let unwanted = format!("{{\"w\":{deep},\"v\":\"x\"}}");
+    check_payload("/v", unwanted.as_bytes(), Ok(Some("x")));
+    let objects = format!("{}1{}", "{\"v\":".repeat(10_000), "}".repeat(10_000));
+    check_payload(
+        "/v",
+        objects.as_bytes(),
+        Err("column `v` (`/v`): expected a string, found an object"),
+    );
+    let open = format!("{{\"v\":{}", "[{\"v\":".repeat(10_000));
+    let projection = projection(&[("v", Jsonb, pointer("/v/v/v"), true)]);
+    assert!(decode(&projection, value(open.as_bytes())).is_err());
+}
+
+#[test]
+fn a_field_that_nobody_wants_need_not_be_text() {
+    check_payload("/v", b"{\"w\":\"\xff\",\"v\":\"x\"}", Ok(Some("x")));
+}
+
+#[test]
+fn bytes_that_are_not_text_are_refused_by_name() {
+    check_payload(
+        "/v",
+        b"{\"v\":\"\xff\"}",
+        Err("the value is not a JSON object: `v`: invalid unicode code point at line 1 column 7"),
+    );
+    check_payload(
+        "/v/w",
+        b"{\"v\":{\"w\":tru}}",
+        Err("the value is not a JSON object: `v`: expected ident at line 1 column 14"),
+    );
+    let mut projection = projection(&[]);
+    projection.entity = Some(Source::Key);
+    let record = |key| RecordBuilder {
+        key,
+        ..value(b"{}")
+    };
+    let why = decode(&projection, record(Some(b"\xff"))).unwrap_err();
+    assert_eq!(why, "entity (the record key): not UTF-8 text");
+    let why = decode(&projection, record(Some(b""))).unwrap_err();
+    assert_eq!(why, "entity (the record key): empty");
+    let why = decode(&projection, record(None)).unwrap_err();
+    assert_eq!(why, "entity (the record key): missing");
+}
+
+#[test]
+fn a_value_that_nobody_wants_is_not_read() {
+    let mut projection = projection(&[("k", Text, Source::Key, false)]);
+    projection.entity = Some(Source::Key);
+    let record = RecordBuilder {
+        key: Some(b"a-17"),
+        ..value(b"not JSON")
+    };
+    let decoded = decode(&projection, record).unwrap();
+    assert_eq!(decoded.entity.as_deref(), Some("a-17"));
+    assert_eq!(decoded.columns, [Some("a-17".to_owned())]);
+}
+
+#[test]
+fn a_tombstone_is_refused_or_filtered_but_never_an_event() {
+    let mut projection = projection(&[("v", Text, pointer("/v"), false)]);
+    projection.entity = Some(Source::Key);
+    let tombstone = || RecordBuilder {
+        key: Some(b"a-17"),
+        ..RecordBuilder::default()
+    };
+    let why = decode(&projection, tombstone()).unwrap_err();
+    assert_eq!(
+        why,
+        "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here"
+    );
+    projection.tombstones = Tombstones::Filter;
+    let decoded = decode(&projection, tombstone()).unwrap();
+    assert!(decoded.filtered);
+    assert_eq!(decoded.columns, [None]);
+    let why = decode(&projection, value(b"")).unwrap_err();
+    assert_eq!(why, "the value is empty; expected a JSON object");
+}
+
+#[test]
+fn an_entity_is_a_string_or_an_integer() {
+    check_role("entity", "\"a-17\"", Ok("a-17"));
+    check_role("entity", r#""\u00e4""#, Ok("ä"));
+    check_role("entity", "17", Ok("17"));
+    check_role("entity", "-9223372036854775809", Ok("-9223372036854775809"));
+    check_role("entity", &"9".repeat(50), Ok(&"9".repeat(50)));
+    for json in ["1.5", "1e3", "-0.0"] {
+        let why = format!("expected a string or an integer, found {json}");
+        check_role("entity", json, Err(&why));
+    }
+    check_role("entity", "true", Err("expected a string, found true"));
+    check_role("entity", "{}", Err("expected a string, found an object"));
+    check_role("entity", "[]", Err("expected a string, found an array"));
+    check_role("entity", "\"\"", Err("empty"));
+    check_role("entity", "null", Err("missing"));
+    check_role(
+        "entity",
+        r#""a\u0000""#,
+        Err("holds a NUL character, which Postgres cannot store as text"),
+    );
+    check_role("event_id", "\"e-1\"", Ok("e-1"));
+    check_role("event_id", "\"\"", Err("empty"));
+    check_role("event_id", "null", Err("missing"));
+}
+
+#[test]
+fn a_sequence_is_an_integer_or_digits() {
+    check_role("sequence", "1", Ok("1"));
+    check_role("sequence", "-1", Ok("-1"));
+    check_role("sequence", "\"42\"", Ok("42"));
+    check_role("sequence", "9223372036854775807", Ok("9223372036854775807"));
+    check_role(
+        "sequence",
+        "9223372036854775808",
+        Err("9223372036854775808 is not an integer of 64 bits"),
+    );
+    check_role(
+        "sequence",
+        "\"9223372036854775808\"",
+        Err("9223372036854775808 is not an integer of 64 bits"),
+    );
+    check_role(
+        "sequence",
+        "\"\"",
+        Err("expected an integer, found the text ``"),
+    );
+    check_role("sequence", "1.0", Err("1.0 is not an integer of 64 bits"));
+    check_role(
+        "sequence",
+        "\"x1\"",
+        Err("expected an integer, found the text `x1`"),
+    );
+    check_role("sequence", "true", Err("expected an integer, found true"));
+}
+
+#[test]
+fn a_sequence_may_be_missing_only_without_a_gate() {
+    let mut projection = projection(&[]);
+    projection.sequence = Some(pointer("/v"));
+    let decoded = decode(&projection, value(b"{}")).unwrap();
+    assert_eq!(decoded.sequence, None);
+    projection.gate = Gate::Newest;
+    let why = decode(&projection, value(b"{\"v\":null}")).unwrap_err();
+    assert_eq!(why, "sequence (`/v`): missing");
+}
+
+/// A column of a type from a header, which is given as bytes, or not at all.
+#[track_caller]
+fn check_header(column_type: ColumnType, header: Option<&[u8]>, expected: Result<&str, &str>) {
+    let source = Source::Header("h".to_owned());
+    let projection = projection(&[("v", column_type, source, false)]);
+    let named = |value: Option<&[u8]>| Header {
+        name: "h".to_owned(),
+        value: value.map(<[u8]>::to_vec),
+    };
+    let record = RecordBuilder {
+        // The last header of a name counts.
+        headers: vec![named(Some(b"\xff")), named(header)],
+        ..value(b"{}")
+    };
+    let found = decode(&projection, record).map(|d| d.columns[0].clone());
+    let expected = match expected {
+        Ok(text) => Ok(Some(text.to_owned())),
+        Err(why) => Err(format!("column `v` (header `h`): {why}")),
+    };
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_header_is_text_that_is_read_as_the_type() {
+    check_header(Text, Some(b"x"), Ok("x"));
+    check_header(Text, Some("ü".as_bytes()), Ok("ü"));
+    check_header(Bigint, Some(b"-5"), Ok("-5"));
+    check_header(Boolean, Some(b"true"), Ok("true"));
+    check_header(Double, Some(b"2.5"), Ok("2.5"));
+    check_header(Numeric, Some(b"1.10"), Ok("1.10"));
+    check_header(
+        Bigint,
+        Some(b"five"),
+        Err("expected an integer, found the text `five`"),
+    );
+    check_header(Jsonb, Some(b"{}"), Err("a key or header cannot be jsonb"));
+    check_header(
+        Text,
+        Some(b"\0"),
+        Err("holds a NUL character, which Postgres cannot store as text"),
+    );
+    check_header(Text, Some(b"\xff"), Err("not UTF-8 text"));
+    check_header(
+        Text,
+        None,
+        Err("missing or null; declare it nullable if that is allowed"),
+    );
+}
+
+#[test]
+fn a_record_that_is_at_fault_is_named_by_its_place() {
+    let projection = projection(&[("v", Bigint, pointer("/v"), false)]);
+    let (a, b) = (TopicPartition::new("t", 0), TopicPartition::new("t", 1));
+    let record = |payload: &'static [u8]| value(payload).build();
+    let good = [record(b"{\"v\":1}"), record(b"{\"v\":2}")];
+    let bad = [record(b"{\"v\":3}"), record(b"{\"v\":\"x\"}")];
+    let decoder = Decoder::new(&projection);
+    let error = decoder
+        .decode([(&a, &good[..]), (&b, &bad[..])])
+        .unwrap_err();
+    assert_eq!(error.at, 3);
+    let events = decoder.decode([(&a, &good[..]), (&b, &bad[..1])]).unwrap();
+    let refs: Vec<_> = events.shares.iter().map(|s| s.refs.clone()).collect();
+    assert_eq!(refs, [0..2, 2..3]);
+}
+
+#[test]
+fn nothing_of_a_record_is_left_for_the_next() {
+    let projection = projection(&[
+        ("v", Text, pointer("/v"), true),
+        ("w", Text, pointer("/o/w"), true),
+    ]);
+    let partition = TopicPartition::new("t", 0);
+    let records: Vec<_> = [&br#"{"v":"x","o":{"w":"y"}}"#[..], b"{}", br#"{"o":5}"#]
+        .map(|payload| value(payload).build())
+        .into();
+    let decoder = Decoder::new(&projection);
+    let events = decoder.decode([(&partition, &records[..])]).unwrap();
+    for column in &events.columns {
+        let ColumnData::Text(texts) = column else {
+            panic!("a text column")
+        };
+        assert!(texts.get(0).is_some());
+        assert_eq!((texts.get(1), texts.get(2)), (None, None));
+    }
+}
+
+/// Every type once, nullable, at names that the generated payloads use.
+fn everything() -> Projection {
+    let names = ["a", "b", "c", "/a/b", "/a/b/a", "/x~1y", "/m~0n", "/ü"];
+    let types = ColumnType::ALL.iter().map(|(_, t)| *t);
+    let columns: Vec<_> = types
+        .zip(names.iter().cycle())
+        .map(|(t, name)| {
+            (
+                "v",
+                t,
+                pointer(&format!("/{}", name.trim_start_matches('/'))),
+                true,
+            )
+        })
+        .collect();
+    let mut projection = projection(&columns);
+    projection.sequence = Some(pointer("/s"));
+    projection
+}
+
+fn scalar() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("null".to_owned()),
+        any::<bool>().prop_map(|v| v.to_string()),
+        any::<i64>().prop_map(|v| v.to_string()),
+        any::<u64>().prop_map(|v| v.to_string()),
+        any::<i8>().prop_map(|v| v.to_string()),
+        proptest::num::f64::NORMAL.prop_map(|v| serde_json::to_string(&v).unwrap()),
+        any::<String>().prop_map(|v| serde_json::to_string(&v).unwrap()),
+        "[a-z ä]{0,4}".prop_map(|v| serde_json::to_string(&v).unwrap()),
+    ]
+}
+
+/// The text of an object, in which names repeat.
+fn object() -> impl Strategy<Value = String> {
+    fn fields(value: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
+        let name = prop_oneof![Just("a"), Just("b"), Just("x/y"), Just("m~n"), Just("ü")];
+        let field = (name, value).prop_map(|(name, value)| format!("\"{name}\" : {value}"));
+        proptest::collection::vec(field, 0..5).prop_map(|f| format!("{{ {} }}", f.join(",")))
+    }
+    let nested = scalar().prop_recursive(4, 24, 5, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..3)
+                .prop_map(|v| format!("[{}]", v.join(", "))),
+            fields(inner),
+        ]
+    });
+    fields(nested)
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_decoding_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = decode(&everything(), value(&payload));
+    }
+
+    #[test]
+    fn nothing_like_json_makes_decoding_panic(payload in r#"\{("[absxü]" ?: ?)?[\[\]{}",:0-9eE.+\-u\\abs ]{0,40}\}?"#) {
+        let _ = decode(&everything(), value(payload.as_bytes()));
+    }
+
+    #[test]
+    fn a_value_is_what_a_json_tree_would_hold(
+        payload in object(),
+        wanted in prop::sample::select(vec!["/a", "/b", "/a/b", "/a/b/a", "/x~1y", "/a/m~0n", "/ü/ü"]),
+    ) {
+        let tree: serde_json::Value = serde_json::from_str(&payload).unwrap();
+        let expected = tree.pointer(wanted).filter(|v| !v.is_null());
+        let found = |column_type| {
+            let projection = projection(&[("v", column_type, pointer(wanted), true)]);
+            decode(&projection, value(payload.as_bytes())).map(|d| d.columns[0].clone())
+        };
+        match found(Jsonb) {
+            Ok(None) => prop_assert!(expected.is_none()),
+            Ok(Some(json)) => {
+                let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+                prop_assert_eq!(Some(&value), expected);
+            }
+            Err(why) => prop_assert!(why.contains("NUL"), "{}", why),
+        }
+        if let Some(expected) = expected {
+            let text = expected.as_str().filter(|text| !text.contains('\0')).map(str::to_owned);
+            prop_assert_eq!(found(Text).ok().flatten(), text);
+            let integer = expected.as_i64().map(|n| n.to_string());
+            prop_assert_eq!(found(Bigint).ok().flatten(), integer);
+            // serde_json rounds some numbers in their last digit; we do not.
+            let double: Option<f64> = found(Double).ok().flatten().map(|n| n.parse().unwrap());
+            prop_assert_eq!(double.is_some(), expected.is_number());
+            if let (Some(ours), Some(theirs)) = (double, expected.as_f64()) {
+                prop_assert!((ours - theirs).abs() <= theirs.abs() * 1e-15, "{} {}", ours, theirs);
+            }
+            let boolean = expected.as_bool().map(|b| b.to_string());
+            prop_assert_eq!(found(Boolean).ok().flatten(), boolean);
+        }
+    }
+}

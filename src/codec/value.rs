@@ -18,11 +18,10 @@ pub(super) enum Value<'p> {
 }
 
 /// A key or header, which must be UTF-8.
-pub(super) fn bytes<'p>(bytes: Option<&'p [u8]>, what: &str) -> Result<Option<Value<'p>>, String> {
-    bytes
-        .map(|bytes| std::str::from_utf8(bytes).map(Value::Text))
-        .transpose()
-        .map_err(|_| format!("{what} is not UTF-8 text"))
+pub(super) fn bytes(bytes: Option<&[u8]>) -> Result<Option<Value<'_>>, String> {
+    let text = bytes.map(std::str::from_utf8).transpose();
+    text.map(|text| text.map(Value::Text))
+        .map_err(|_| "not UTF-8 text".to_owned())
 }
 
 impl<'p> Value<'p> {
@@ -52,11 +51,9 @@ impl<'p> Value<'p> {
         let text = match self {
             Self::Text(text) | Self::Json(text) => text,
         };
-        text.parse().map_err(|_| match self {
-            Self::Json(json) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
-                format!("{} is not an integer of {bits} bits", excerpt(json))
-            }
-            _ => format!("expected an integer, found {}", self.kind()),
+        text.parse().map_err(|_| match Number::parse(text) {
+            Some(_) => format!("{} is not an integer of {bits} bits", excerpt(text)),
+            None => format!("expected an integer, found {}", self.kind()),
         })
     }
 
@@ -71,7 +68,7 @@ impl<'p> Value<'p> {
     /// Text that names something: a string, or an integer.
     pub(super) fn as_identity(&self) -> Result<Cow<'p, str>, String> {
         match self {
-            Self::Json(json) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()) => {
+            Self::Json(json) if self.is_json_number() => {
                 if json.bytes().skip(1).all(|b| b.is_ascii_digit()) {
                     Ok(Cow::Borrowed(json))
                 } else {
@@ -88,9 +85,13 @@ impl<'p> Value<'p> {
         }
     }
 
+    fn is_json_number(&self) -> bool {
+        matches!(self, Self::Json(json) if json.starts_with(|c: char| c == '-' || c.is_ascii_digit()))
+    }
+
     fn kind(&self) -> String {
         match self {
-            Self::Text(text) => format!("the text {}", excerpt(text)),
+            Self::Text(text) => format!("the text `{}`", excerpt(text)),
             Self::Json(json) => match json.as_bytes().first() {
                 Some(b'{') => "an object".to_owned(),
                 Some(b'[') => "an array".to_owned(),
@@ -110,16 +111,52 @@ fn excerpt(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A JSON number's syntax, which is also a Postgres numeric's.
-fn is_number(text: &str) -> bool {
-    serde_json::from_str::<serde_json::Number>(text).is_ok() || {
-        // Longer than an f64 holds: digits, sign, one point.
-        let digits = text.strip_prefix('-').unwrap_or(text);
-        !digits.is_empty()
-            && digits.bytes().filter(|b| *b == b'.').count() <= 1
-            && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
-            && digits.starts_with(|c: char| c.is_ascii_digit())
-            && digits.ends_with(|c: char| c.is_ascii_digit())
+/// A decimal number: digits before and after the point, and the exponent, as far as it can matter.
+struct Number {
+    before: usize,
+    after: usize,
+    exponent: i32,
+}
+
+impl Number {
+    /// Reads a JSON number's syntax, which is also a Postgres numeric's. Leading zeros are allowed.
+    fn parse(text: &str) -> Option<Self> {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let text = text.strip_prefix('-').unwrap_or(text);
+        let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+            None => (text, 0),
+            Some((mantissa, exponent)) => {
+                let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+                if !digits(unsigned) {
+                    return None;
+                }
+                let limit = if exponent.starts_with('-') {
+                    i32::MIN
+                } else {
+                    i32::MAX
+                };
+                (mantissa, exponent.parse().unwrap_or(limit))
+            }
+        };
+        let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+        (digits(before) && digits(after)).then_some(Self {
+            before: before.len(),
+            after: if mantissa.contains('.') {
+                after.len()
+            } else {
+                0
+            },
+            exponent,
+        })
+    }
+
+    /// Whether it is within the digits of a Postgres numeric.
+    fn is_numeric(&self) -> bool {
+        const BEFORE_MAX: i64 = 131_072;
+        const AFTER_MAX: i64 = 16_383;
+        let count = |digits: usize| i64::try_from(digits).unwrap_or(i64::MAX / 2);
+        count(self.before) + i64::from(self.exponent) <= BEFORE_MAX
+            && count(self.after) - i64::from(self.exponent) <= AFTER_MAX
     }
 }
 
@@ -137,11 +174,11 @@ pub(super) fn push(
         ColumnData::Bigint(column) => column.push(Some(value.as_integer(64)?)),
         ColumnData::Integer(column) => column.push(Some(value.as_integer(32)?)),
         ColumnData::Double(column) => column.push(Some(match value {
-            Value::Json(text) | Value::Text(text) if is_number(text) => text
+            Value::Json(text) | Value::Text(text) if Number::parse(text).is_some() => text
                 .parse()
                 .ok()
                 .filter(|number: &f64| number.is_finite())
-                .ok_or_else(|| format!("{} is not a double", excerpt(text)))?,
+                .ok_or_else(|| format!("{} is beyond a double precision", excerpt(text)))?,
             _ => return Err(format!("expected a number, found {}", value.kind())),
         })),
         ColumnData::Boolean(column) => column.push(Some(match value {
@@ -153,14 +190,14 @@ pub(super) fn push(
             let text = value.as_text()?;
             let uuid = Uuid::try_parse(&text);
             column.push(Some(
-                uuid.map_err(|_| format!("{} is not a UUID", excerpt(&text)))?,
+                uuid.map_err(|_| format!("`{}` is not a UUID", excerpt(&text)))?,
             ));
         }
         ColumnData::Timestamptz(column) => {
             let text = value.as_text()?;
             let time = DateTime::parse_from_rfc3339(&text).map_err(|_| {
                 format!(
-                    "{} is not an RFC 3339 time such as 2026-01-31T09:30:00Z",
+                    "`{}` is not an RFC 3339 time such as 2026-01-31T09:30:00Z",
                     excerpt(&text)
                 )
             })?;
@@ -168,9 +205,11 @@ pub(super) fn push(
         }
         ColumnData::Date(column) => {
             let text = value.as_text()?;
-            let date = NaiveDate::parse_from_str(&text, "%Y-%m-%d");
-            column.push(Some(date.map_err(|_| {
-                format!("{} is not a date such as 2026-01-31", excerpt(&text))
+            // Ten characters: the parser would take `2026-1-5`, and years that Postgres does not have.
+            let date = NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok();
+            let date = date.filter(|_| text.len() == 10 && !text.starts_with('-'));
+            column.push(Some(date.ok_or_else(|| {
+                format!("`{}` is not a date such as 2026-01-31", excerpt(&text))
             })?));
         }
         ColumnData::Text(column) => match (column_type, value) {
@@ -178,13 +217,18 @@ pub(super) fn push(
             (ColumnType::Jsonb, Value::Text(_)) => {
                 return Err("a key or header cannot be jsonb".to_owned());
             }
-            (ColumnType::Numeric, Value::Json(json)) if is_number(json) => column.push(Some(json)),
-            (ColumnType::Numeric, _) => {
-                let text = value.as_text()?;
-                if !is_number(&text) {
-                    return Err(format!("{} is not a number", excerpt(&text)));
+            (ColumnType::Numeric, value) => {
+                let text = match value {
+                    Value::Json(json) if value.is_json_number() => Cow::Borrowed(json),
+                    _ => value.as_text()?,
+                };
+                match Number::parse(&text) {
+                    None => return Err(format!("`{}` is not a number", excerpt(&text))),
+                    Some(number) if !number.is_numeric() => {
+                        return Err(format!("{} is beyond a numeric", excerpt(&text)));
+                    }
+                    Some(_) => column.push(Some(&text)),
                 }
-                column.push(Some(&text));
             }
             _ => column.push(Some(&value.as_text()?)),
         },
@@ -192,27 +236,32 @@ pub(super) fn push(
     Ok(())
 }
 
-/// JSON that jsonb takes: it has no NUL and no half of a surrogate pair.
+/// JSON that jsonb takes: it has no NUL and no half of a surrogate pair, which JSON itself allows.
 fn storable_json(json: &str) -> Result<&str, String> {
-    if json.contains("\\u") {
-        let value: serde_json::Value = serde_json::from_str(json)
-            .map_err(|error| format!("not storable as jsonb: {error}"))?;
-        if has_nul(&value) {
-            return Err("holds a NUL character, which jsonb cannot store".to_owned());
-        }
+    let mut rest = json;
+    while let Some(at) = rest.find('\\') {
+        let escape = &rest[at..];
+        let length = match utf16_unit(escape) {
+            None => 2,
+            Some(0) => return Err("holds a NUL character, which jsonb cannot store".to_owned()),
+            Some(0xd800..=0xdbff) if is_low_surrogate(&escape[6..]) => 12,
+            Some(0xd800..=0xdfff) => {
+                return Err("holds half of a surrogate pair, which jsonb cannot store".to_owned());
+            }
+            Some(_) => 6,
+        };
+        rest = escape.get(length..).unwrap_or_default();
     }
     Ok(json)
 }
 
-fn has_nul(value: &serde_json::Value) -> bool {
-    match value {
-        serde_json::Value::String(text) => text.contains('\0'),
-        serde_json::Value::Array(items) => items.iter().any(has_nul),
-        serde_json::Value::Object(fields) => fields
-            .iter()
-            .any(|(name, value)| name.contains('\0') || has_nul(value)),
-        _ => false,
-    }
+/// What `\uXXXX` stands for.
+fn utf16_unit(escape: &str) -> Option<u16> {
+    u16::from_str_radix(escape.strip_prefix("\\u")?.get(..4)?, 16).ok()
+}
+
+fn is_low_surrogate(escape: &str) -> bool {
+    matches!(utf16_unit(escape), Some(0xdc00..=0xdfff))
 }
 
 pub(super) fn push_null(data: &mut ColumnData) {

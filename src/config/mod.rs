@@ -14,12 +14,13 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 pub(crate) use problems::{Place, Problems};
-use section::{File, Section, Sources};
+pub(crate) use section::File;
+use section::{Section, Setting, Sources};
 
 use crate::kafka::{Connection, GroupProtocol, reserved};
 use crate::projection::Projection;
 use crate::sql_projection::SqlProjection;
-use crate::store::Timeouts;
+use crate::store::{Database, Timeouts};
 
 /// The prefix of environment variables: `TIDEGATE__KAFKA__BOOTSTRAP_SERVERS` is `kafka.bootstrap_servers`.
 const ENVIRONMENT_PREFIX: &str = "TIDEGATE__";
@@ -62,6 +63,9 @@ pub(crate) struct Configured {
     pub(crate) place: Place,
     pub(crate) applies: Vec<SqlPlace>,
     pub(crate) emits: Vec<SqlPlace>,
+    /// The files of `setup` and `seed`.
+    pub(crate) setup_file: Option<String>,
+    pub(crate) seed_file: Option<String>,
 }
 
 /// Where a statement stands in the file.
@@ -73,7 +77,48 @@ pub(crate) struct SqlPlace {
     pub(crate) sql: String,
 }
 
-/// The file could not be read at all.
+/// What could be read, and what is wrong with it.
+///
+/// As long as anything is wrong it is no [`Config`]. `check` goes on from here, so that it can report
+/// what the database finds together with what was found before.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    pub(crate) problems: Problems,
+    /// The configuration file's text.
+    pub(crate) text: String,
+    kafka: Option<(Connection, String, GroupProtocol)>,
+    pub(crate) postgres: Option<(String, Timeouts)>,
+    apply: Option<Apply>,
+    relay: Option<Relay>,
+    /// With those statements that no problem makes pointless to check.
+    pub(crate) projections: Vec<Configured>,
+}
+
+impl Draft {
+    /// # Errors
+    /// All problems at once.
+    pub(crate) fn into_config(self) -> Result<Config, Error> {
+        match (self.kafka, self.postgres, self.apply, self.relay) {
+            (Some(kafka), Some(postgres), Some(apply), Some(relay)) if self.problems.is_empty() => {
+                let (kafka, group_prefix, group_protocol) = kafka;
+                let (postgres_url, timeouts) = postgres;
+                Ok(Config {
+                    kafka,
+                    group_prefix,
+                    group_protocol,
+                    postgres_url,
+                    timeouts,
+                    apply,
+                    relay,
+                    projections: self.projections,
+                })
+            }
+            _ => Err(Error::Problems(self.problems)),
+        }
+    }
+}
+
+/// The configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Error {
@@ -89,21 +134,27 @@ pub(crate) fn load(
     path: &Path,
     environment: impl Iterator<Item = (String, String)>,
 ) -> Result<Config, Error> {
-    let mut problems = Problems::default();
+    draft(path, environment).into_config()
+}
+
+/// Reads what can be read of the file and the environment.
+pub(crate) fn draft(path: &Path, environment: impl Iterator<Item = (String, String)>) -> Draft {
     let name = path.display().to_string();
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    match std::fs::read_to_string(path) {
+        Ok(text) => {
+            let folder = path.parent().unwrap_or(Path::new("."));
+            parse(&name, &text, folder, environment)
+        }
         Err(error) => {
-            problems.add(
+            let mut draft = Draft::default();
+            draft.problems.add(
                 Place::Name(name),
-                format!("cannot be read: {error}"),
+                format!("the configuration file cannot be read: {error}"),
                 "name an existing file with `--config`; `examples/ledger/tidegate.toml` is one",
             );
-            return Err(Error::Problems(problems));
+            draft
         }
-    };
-    let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
-    parse(&name, &text, &folder, environment)
+    }
 }
 
 /// Reads configuration from text; relative paths in it are relative to `folder`.
@@ -112,23 +163,26 @@ pub(crate) fn parse(
     text: &str,
     folder: &Path,
     environment: impl Iterator<Item = (String, String)>,
-) -> Result<Config, Error> {
+) -> Draft {
     let file = File::new(name, text);
-    let mut problems = Problems::new(&file);
+    let mut draft = Draft {
+        text: text.to_owned(),
+        ..Draft::default()
+    };
+    draft.problems.add_file(name, text);
     let (root, syntax) = DeTable::parse_recoverable(text);
     for error in syntax {
-        let place = error.span().map_or_else(
-            || Place::Name(name.to_owned()),
-            |span| file.place(span.start),
-        );
-        problems.add(
+        let place = error
+            .span()
+            .map_or_else(|| file.whole(), |span| file.place(span.start));
+        draft.problems.add(
             place,
             error.message().to_owned(),
             "see https://toml.io for the syntax",
         );
     }
-    if !problems.is_empty() {
-        return Err(Error::Problems(problems));
+    if !draft.problems.is_empty() {
+        return draft;
     }
     let variables: BTreeMap<String, String> = environment
         .filter_map(|(name, value)| {
@@ -136,13 +190,14 @@ pub(crate) fn parse(
             Some((path.to_lowercase().replace("__", "."), value))
         })
         .collect();
+    let mut problems = std::mem::take(&mut draft.problems);
     let mut sources = Sources {
         file: &file,
         folder,
         variables,
         problems: &mut problems,
     };
-    let config = read(root.get_ref(), &mut sources);
+    read(root.get_ref(), &mut draft, &mut sources);
     for name in sources.variables.keys() {
         let variable = format!(
             "{ENVIRONMENT_PREFIX}{}",
@@ -150,17 +205,15 @@ pub(crate) fn parse(
         );
         sources.problems.add(
             Place::Name(format!("environment variable {variable}")),
-            "names no setting".to_owned(),
+            format!("`{name}` is not a setting"),
             "unset it, or correct its name: TIDEGATE__<SECTION>__<KEY>",
         );
     }
-    match config {
-        Some(config) if problems.is_empty() => Ok(config),
-        _ => Err(Error::Problems(problems)),
-    }
+    draft.problems = problems;
+    draft
 }
 
-fn read(root: &DeTable<'_>, sources: &mut Sources<'_>) -> Option<Config> {
+fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let mut top = Section::new("", Some(root), None);
     let kafka = top.table("kafka", sources);
     let postgres = top.table("postgres", sources);
@@ -169,22 +222,11 @@ fn read(root: &DeTable<'_>, sources: &mut Sources<'_>) -> Option<Config> {
     let projections = top.table("projections", sources);
     top.finish(&[], sources);
 
-    let kafka = read_kafka(kafka, sources);
-    let (postgres_url, timeouts) = read_postgres(postgres, sources);
-    let apply = read_apply(apply, sources);
-    let relay = read_relay(relay, sources);
-    let projections = projections::read(projections, sources);
-    let (connection, group_prefix, group_protocol) = kafka?;
-    Some(Config {
-        kafka: connection,
-        group_prefix,
-        group_protocol,
-        postgres_url: postgres_url?,
-        timeouts,
-        apply,
-        relay,
-        projections,
-    })
+    draft.kafka = read_kafka(kafka, sources);
+    draft.postgres = read_postgres(postgres, sources);
+    draft.apply = Some(read_apply(apply, sources));
+    draft.relay = Some(read_relay(relay, sources));
+    draft.projections = projections::read(projections, sources);
 }
 
 fn read_kafka(
@@ -228,23 +270,31 @@ fn read_kafka(
         sources,
     );
     let connection = Connection {
-        bootstrap_servers: bootstrap_servers?,
+        bootstrap_servers: bootstrap_servers?.text,
         options,
     };
     let group_prefix = group_prefix.unwrap_or_else(|| "tidegate".to_owned());
     Some((connection, group_prefix, group_protocol.unwrap_or_default()))
 }
 
-fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> (Option<String>, Timeouts) {
-    let url = section.required(
-        "url",
-        "set it to postgres://user@host/database, or set TIDEGATE__POSTGRES__URL",
+fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> Option<(String, Timeouts)> {
+    const CURE: &str = "set it to postgres://user@host/database, or set TIDEGATE__POSTGRES__URL";
+    let url = section.required("url", CURE, sources);
+    let statement = section.duration(
+        "statement_timeout",
+        Duration::from_millis(1),
+        Duration::from_secs(30),
         sources,
     );
-    let statement = section.duration("statement_timeout", Duration::from_secs(30), sources);
-    let lock = section.duration("lock_timeout", Duration::from_secs(10), sources);
+    let lock = section.duration(
+        "lock_timeout",
+        Duration::from_millis(1),
+        Duration::from_secs(10),
+        sources,
+    );
     let idle_in_transaction = section.duration(
         "idle_in_transaction_timeout",
+        Duration::from_millis(1),
         Duration::from_secs(10),
         sources,
     );
@@ -262,15 +312,36 @@ fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> (Option<Str
         lock,
         idle_in_transaction,
     };
-    (url, timeouts)
+    let Setting { text: url, place } = url?;
+    if let Err(error) = Database::new(&url, timeouts) {
+        // Neither the error nor the place shows the URL, which may hold a password.
+        let place = match place {
+            Place::Line { .. } => section.place(sources),
+            place @ Place::Name(_) => place,
+        };
+        let what = format!("`postgres.url` cannot be read: {error}");
+        sources.problems.add(place, what, CURE);
+        return None;
+    }
+    Some((url, timeouts))
 }
 
 fn read_apply(section: Section<'_>, sources: &mut Sources<'_>) -> Apply {
     let apply = Apply {
         writers: section.count("writers", 1..=64, 1, sources),
         batch_records_max: section.count("batch_records_max", 1..=100_000, 10_000, sources),
-        batch_linger: section.duration("batch_linger", Duration::from_millis(10), sources),
-        drain_max: section.duration("drain_max", Duration::from_secs(10), sources),
+        batch_linger: section.duration(
+            "batch_linger",
+            Duration::ZERO,
+            Duration::from_millis(10),
+            sources,
+        ),
+        drain_max: section.duration(
+            "drain_max",
+            Duration::ZERO,
+            Duration::from_secs(10),
+            sources,
+        ),
     };
     section.finish(
         &["writers", "batch_records_max", "batch_linger", "drain_max"],
@@ -283,7 +354,12 @@ fn read_relay(section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
     let enabled = section.choice("enabled", &[("true", true), ("false", false)], sources);
     let relay = Relay {
         enabled: enabled.unwrap_or(true),
-        lease: section.duration("lease", Duration::from_secs(10), sources),
+        lease: section.duration(
+            "lease",
+            Duration::from_millis(100),
+            Duration::from_secs(10),
+            sources,
+        ),
     };
     section.finish(&["enabled", "lease"], sources);
     relay

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::section::File;
-
 /// Where a problem is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -27,53 +25,77 @@ impl fmt::Display for Place {
 }
 
 /// One problem.
-#[derive(Clone, Debug)]
-pub(crate) struct Problem {
-    pub(crate) place: Place,
-    pub(crate) what: String,
-    pub(crate) cure: String,
-    /// The line it is in, shown with a caret.
-    excerpt: Option<String>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Problem {
+    place: Place,
+    what: String,
+    cure: String,
 }
 
 /// All problems of a configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     list: Vec<Problem>,
-    lines: Vec<String>,
+    /// The files that places may be in, by name, in the order in which they are reported.
+    files: Vec<(String, String)>,
 }
 
 impl Problems {
-    pub(super) fn new(file: &File<'_>) -> Self {
-        Self {
-            list: Vec::new(),
-            lines: file.text.lines().map(str::to_owned).collect(),
-        }
-    }
-
-    /// Problems found later, in a file that was read before.
-    pub(crate) fn of(text: &str) -> Self {
-        Self {
-            list: Vec::new(),
-            lines: text.lines().map(str::to_owned).collect(),
+    /// A file whose lines are shown where something is wrong with them.
+    pub(crate) fn add_file(&mut self, name: &str, text: &str) {
+        if !self.files.iter().any(|(known, _)| known == name) {
+            self.files.push((name.to_owned(), text.to_owned()));
         }
     }
 
     pub(crate) fn add(&mut self, place: Place, what: String, cure: impl Into<String>) {
-        let excerpt = match &place {
-            Place::Line { line, .. } => self.lines.get(line - 1).cloned(),
-            Place::Name(_) => None,
-        };
-        self.list.push(Problem {
+        let problem = Problem {
             place,
             what,
             cure: cure.into(),
-            excerpt,
-        });
+        };
+        if !self.list.contains(&problem) {
+            self.list.push(problem);
+        }
+    }
+
+    /// A reason that ends with its cure, after a semicolon.
+    pub(crate) fn add_reason(&mut self, place: Place, reason: &str) {
+        let (what, cure) = reason.split_once("; ").unwrap_or((reason, ""));
+        self.add(place, what.to_owned(), cure);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// By file, then by line; what is wrong with a file as a whole comes first, and what is in none
+    /// of the files last.
+    fn order(&self, place: &Place) -> (usize, usize, usize) {
+        let file = |name: &str| {
+            let file = self.files.iter().position(|(known, _)| known == name);
+            file.unwrap_or(usize::MAX)
+        };
+        match place {
+            Place::Line {
+                file: name,
+                line,
+                column,
+            } => (file(name), *line, *column),
+            Place::Name(name) => (file(name), 0, 0),
+        }
+    }
+
+    fn excerpt(&self, place: &Place) -> Option<(usize, usize, &str)> {
+        let Place::Line { file, line, column } = place else {
+            return None;
+        };
+        let (_, text) = self.files.iter().find(|(name, _)| name == file)?;
+        Some((*line, *column, text.lines().nth(line - 1)?))
     }
 }
 
@@ -81,35 +103,46 @@ impl Problems {
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut list: Vec<&Problem> = self.list.iter().collect();
-        list.sort_by_key(|problem| match &problem.place {
-            Place::Line { line, column, .. } => (*line, *column),
-            Place::Name(_) => (usize::MAX, 0),
-        });
+        list.sort_by_key(|problem| self.order(&problem.place));
         for (index, problem) in list.iter().enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
             writeln!(f, "error: {}", problem.what)?;
-            writeln!(f, "  --> {}", problem.place)?;
-            if let (Place::Line { line, column, .. }, Some(excerpt)) =
-                (&problem.place, &problem.excerpt)
-            {
-                let number = line.to_string();
-                let margin = " ".repeat(number.len());
+            let excerpt = self.excerpt(&problem.place);
+            let number = excerpt.map_or(String::new(), |(line, ..)| line.to_string());
+            let margin = " ".repeat(number.len().max(1));
+            writeln!(f, "{margin}--> {}", problem.place)?;
+            if let Some((_, column, line)) = excerpt {
+                // Tabs stay tabs, so that the carets stand below their characters.
+                let before = line.chars().take(column - 1);
+                let blank: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+                let at: String = line.chars().skip(column - 1).collect();
                 writeln!(f, "{margin} |")?;
-                writeln!(f, "{number} | {excerpt}")?;
-                // Tabs stay tabs, so that the caret stands below its character.
-                let blank: String = excerpt
-                    .chars()
-                    .take(column - 1)
-                    .map(|c| if c == '\t' { '\t' } else { ' ' })
-                    .collect();
-                writeln!(f, "{margin} | {blank}^")?;
+                writeln!(f, "{number} | {line}")?;
+                writeln!(f, "{margin} | {blank}{}", "^".repeat(width(&at)))?;
             }
             if !problem.cure.is_empty() {
-                writeln!(f, "  help: {}", problem.cure)?;
+                writeln!(f, "{margin} = help: {}", problem.cure)?;
             }
         }
         Ok(())
+    }
+}
+
+/// How many characters the thing has that a line goes on with: a word, or a short string and its quotes.
+fn width(at: &str) -> usize {
+    const STRING_MAX: usize = 60;
+    let mut chars = at.chars();
+    let in_word = |c: &char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-');
+    match chars.next() {
+        Some(quote @ ('"' | '\'')) => match chars.position(|c| c == quote) {
+            // Three quotes begin a text of several lines.
+            Some(0) => at.chars().take_while(|c| *c == quote).count(),
+            Some(end) if end <= STRING_MAX => end + 2,
+            _ => 1,
+        },
+        Some(first) if in_word(&first) => 1 + chars.take_while(in_word).count(),
+        _ => 1,
     }
 }

@@ -6,14 +6,17 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::problems::Place;
-use super::section::{Section, Setting, Sources, article};
+use super::section::{File, Section, Setting, Sources, article};
 use super::{Configured, SqlPlace};
 use crate::projection::{
-    Column, ColumnType, First, Gate, Projection, Source, Start, Tombstones, is_identifier,
+    Column, ColumnType, First, Gate, Projection, Source, Start, TOPIC_CURE, Tombstones,
+    is_identifier, is_topic,
 };
-use crate::sql_projection::{Emit, SqlProjection, SqlText, Statement, column_problem};
+use crate::sql_projection::{
+    Emit, SqlProjection, SqlText, Statement, column_problem, last_word, script_problem,
+};
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 16] = [
     "version",
     "topics",
     "format",
@@ -30,7 +33,6 @@ const KEYS: [&str; 17] = [
     "columns",
     "apply",
     "emit",
-    "per_event",
 ];
 
 pub(super) fn read(section: Section<'_>, sources: &mut Sources<'_>) -> Vec<Configured> {
@@ -61,7 +63,7 @@ fn read_one(
     sources: &mut Sources<'_>,
 ) -> Option<Configured> {
     let topics = section.list("topics", sources);
-    if section.value("topics").is_none() {
+    if section.value("topics").is_none() && !section.misspells("topics") {
         let what = format!("`projections.{name}.topics` is missing");
         sources.problems.add(
             place.clone(),
@@ -72,20 +74,29 @@ fn read_one(
     section.choice("format", &[("json", ())], sources);
     let gate = read_gate(name, &place, &section, sources);
     let columns = read_columns(&section, sources);
-    let (applies, apply_places) = read_applies(&section, &columns, sources);
-    let (emits, emit_places) = read_emits(&section, &columns, sources);
-    if applies.is_empty() && section.value("apply").is_none() {
+    let (mut applies, apply_places) = read_applies(name, &section, &columns, sources);
+    let (mut emits, emit_places) = read_emits(name, &section, &columns, sources);
+    let no_apply = section.value("apply").is_none() && !section.misspells("apply");
+    if no_apply || is_empty_array(&section, "apply") {
         let what = format!("`projections.{name}` applies nothing");
         let cure = format!("add [[projections.{name}.apply]] with `sql`");
         sources.problems.add(place.clone(), what, cure);
     }
+    let setup = sql_file("setup", &section, sources);
+    let seed = sql_file("seed", &section, sources);
+    if setup.text.is_none() || seed.text.is_none() {
+        // Every table would be reported as missing.
+        applies.clear();
+        emits.clear();
+    }
     let version = section.count("version", 1..=1_000_000, 1, sources);
     let sql = SqlProjection { applies, emits };
-    let topics: Vec<&str> = topics.iter().map(|topic| &*topic.text).collect();
+    let topic_names: Vec<&str> = topics.iter().map(|topic| &*topic.text).collect();
+    let columns = columns.list;
     let mut projection = Projection::with_handler(
         name,
         u32::try_from(version).unwrap_or(1),
-        &topics,
+        &topic_names,
         gate.unwrap_or(Gate::None),
         Arc::new(sql.clone()),
     );
@@ -93,6 +104,14 @@ fn read_one(
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
     projection.columns = columns;
+    if projection.entity.is_none() {
+        let emits = sql.emits.iter().map(|emit| &emit.statement);
+        let statements = sql.applies.iter().chain(emits);
+        let places = apply_places.iter().chain(&emit_places);
+        for (statement, place) in statements.zip(places) {
+            latest_of_nothing(name, statement, place, sources);
+        }
+    }
     let tombstones = [
         ("refuse", Tombstones::Refuse),
         ("filter", Tombstones::Filter),
@@ -104,8 +123,8 @@ fn read_one(
     projection.start = section
         .choice("start", &starts, sources)
         .unwrap_or_default();
-    projection.setup = sql_file("setup", &section, sources);
-    projection.seed = sql_file("seed", &section, sources);
+    projection.setup = setup.text.unwrap_or_default();
+    projection.seed = seed.text.unwrap_or_default();
     for schema in section.list("search_path", sources) {
         if is_identifier(&schema.text) {
             projection.search_path.push(schema.text);
@@ -116,10 +135,21 @@ fn read_one(
                 .add(schema.place, what, "write it in lower case, without quotes");
         }
     }
-    if gate.is_some() && !topics.is_empty() {
-        for problem in projection.problems() {
-            sources.problems.add(place.clone(), problem, "");
-        }
+    for problem in projection.problems() {
+        let at = match problem.setting {
+            "name" => place.clone(),
+            // That it is missing, or no list of strings, was reported.
+            "topics" if topics.is_empty() && !is_empty_array(&section, "topics") => continue,
+            "topics" => {
+                let named = |topic: &&Setting| problem.what.contains(&format!("`{}`", topic.text));
+                match topics.iter().rfind(named) {
+                    Some(topic) => topic.place.clone(),
+                    None => section.place_of("topics", sources),
+                }
+            }
+            setting => section.place_of(setting, sources),
+        };
+        sources.problems.add(at, problem.what, problem.cure);
     }
     section.finish(&KEYS, sources);
     Some(Configured {
@@ -128,7 +158,32 @@ fn read_one(
         place,
         applies: apply_places,
         emits: emit_places,
+        setup_file: setup.name,
+        seed_file: seed.name,
     })
+}
+
+/// Without entities `latest` would be the last event of the batch, wherever the batch was cut.
+fn latest_of_nothing(
+    projection: &str,
+    statement: &Statement,
+    place: &SqlPlace,
+    sources: &mut Sources<'_>,
+) {
+    if statement.reads_latest() {
+        let at = last_word(&place.sql, "latest").unwrap_or_default();
+        let label = statement.label();
+        let what = format!(
+            "projection `{projection}`, {label}: `latest` has the last event of each entity, and there is no `entity`"
+        );
+        let cure = "say where the entity stands in a record, or read from `events`";
+        sources.problems.add(place.at(at, sources.file), what, cure);
+    }
+}
+
+fn is_empty_array(section: &Section<'_>, key: &str) -> bool {
+    let value = section.value(key).map(Spanned::get_ref);
+    matches!(value, Some(DeValue::Array(items)) if items.is_empty())
 }
 
 fn read_gate(
@@ -138,35 +193,42 @@ fn read_gate(
     sources: &mut Sources<'_>,
 ) -> Option<Gate> {
     const CURE: &str = "choose \"newest\" (events carry full state), \"next\" (events are deltas with dense numbers) or \"none\"";
-    let first = match section.located("first", sources) {
-        None => First::At(1),
-        Some(Setting { text, .. }) if text == "any" => First::Any,
-        Some(Setting { text, place }) => match text.parse() {
-            Ok(first) => First::At(first),
-            Err(_) => {
-                let what = format!("`first` cannot be `{text}`");
-                sources.problems.add(
-                    place,
-                    what,
-                    "write a number, or \"any\" where history was cut",
-                );
-                First::At(1)
-            }
-        },
-    };
-    if section.value("gate").is_none() {
-        let what = format!(
-            "`projections.{name}.gate` is missing: tidegate does not guess how events are to be admitted"
-        );
-        sources.problems.add(place.clone(), what, CURE);
+    let first = section.located("first", sources);
+    if !section.has("gate", sources) {
+        if !section.misspells("gate") {
+            let what = format!(
+                "`projections.{name}.gate` is missing: tidegate does not guess how events are to be admitted"
+            );
+            sources.problems.add(place.clone(), what, CURE);
+        }
         return None;
     }
     let gates = [
         ("newest", Gate::Newest),
-        ("next", Gate::Next { first }),
+        ("next", Gate::NEXT),
         ("none", Gate::None),
     ];
-    section.choice("gate", &gates, sources)
+    let gate = section.choice("gate", &gates, sources)?;
+    let Some(Setting { text, place }) = first else {
+        return Some(gate);
+    };
+    let first = match text.parse() {
+        _ if gate != Gate::NEXT => {
+            let what = format!("`first` means nothing with gate `{gate}`");
+            let cure = "remove it; only gate \"next\" expects a sequence";
+            sources.problems.add(place, what, cure);
+            return Some(gate);
+        }
+        Ok(first) => First::At(first),
+        Err(_) if text == "any" => First::Any,
+        Err(_) => {
+            let what = format!("`first` cannot be `{text}`");
+            let cure = "write a number, or \"any\" where history was cut";
+            sources.problems.add(place, what, cure);
+            First::At(1)
+        }
+    };
+    Some(Gate::Next { first })
 }
 
 fn source(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> Option<Source> {
@@ -174,31 +236,65 @@ fn source(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> Option
     match Source::parse(&text) {
         Ok(source) => Some(source),
         Err(why) => {
-            sources.problems.add(place, format!("`{key}`: {why}"), "");
+            let reason = format!("`{key}`: {why}");
+            sources.problems.add_reason(place, &reason);
             // Something, so that its absence is not reported too.
             Some(Source::Key)
         }
     }
 }
 
-fn sql_file(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> String {
-    let Some(Setting { text, place }) = section.located(key, sources) else {
-        return String::new();
-    };
-    let path = sources.folder.join(&text);
-    std::fs::read_to_string(&path).unwrap_or_else(|error| {
-        let what = format!("`{key}`: {} cannot be read: {error}", path.display());
-        sources.problems.add(
-            place,
-            what,
-            "the path is relative to the configuration file",
-        );
-        String::new()
-    })
+/// A file of SQL, if one was named; no text if there is one that cannot be run.
+struct SqlFile {
+    name: Option<String>,
+    text: Option<String>,
 }
 
-fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> Vec<Column> {
-    let mut columns = Vec::new();
+fn sql_file(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> SqlFile {
+    let Some(Setting { text, place }) = section.located(key, sources) else {
+        return SqlFile {
+            name: None,
+            text: Some(String::new()),
+        };
+    };
+    let path = sources.folder.join(&text);
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        let what = format!("`{key}`: {name} cannot be read: {error}");
+        let cure = "the path is relative to the configuration file";
+        sources.problems.add(place, what, cure);
+    });
+    if let Ok(text) = &text {
+        sources.problems.add_file(&name, text);
+        if let Some((why, position)) = script_problem(text) {
+            let at = File::new(&name, text).place_of_char(position);
+            sources.problems.add_reason(at, &format!("`{key}` {why}"));
+            return SqlFile {
+                name: Some(name),
+                text: None,
+            };
+        }
+    }
+    SqlFile {
+        name: Some(name),
+        text: text.ok(),
+    }
+}
+
+/// The columns that could be read, and the names of those that could not.
+struct Columns {
+    list: Vec<Column>,
+    wrong: Vec<String>,
+    /// Whether there is a table of them at all; otherwise any name may have been meant as one.
+    readable: bool,
+}
+
+fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> Columns {
+    let mut columns = Columns {
+        list: Vec::new(),
+        wrong: Vec::new(),
+        readable: true,
+    };
     let Some(value) = section.value("columns") else {
         return columns;
     };
@@ -210,17 +306,23 @@ fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> Vec<Column>
             what,
             "write columns = { account = \"text\", amount = \"bigint\" }",
         );
+        columns.readable = false;
         return columns;
     };
     for (name, value) in table {
-        let place = sources.file.place(name.span().start);
-        if let Some(why) = column_problem(name.get_ref()) {
-            sources
-                .problems
-                .add(place, format!("column `{}`: {why}", name.get_ref()), "");
-            continue;
+        let column = match column_problem(name.get_ref()) {
+            None => read_column(name.get_ref(), value, sources),
+            Some(why) => {
+                let place = sources.file.place(name.span().start);
+                let what = format!("column `{}`: {why}", name.get_ref());
+                sources.problems.add(place, what, "");
+                None
+            }
+        };
+        match column {
+            Some(column) => columns.list.push(column),
+            None => columns.wrong.push(name.get_ref().to_lowercase()),
         }
-        columns.extend(read_column(name.get_ref(), value, sources));
     }
     columns
 }
@@ -234,11 +336,8 @@ fn read_column(
     let (type_name, type_place, pointer, nullable) = match value.get_ref() {
         DeValue::String(text) => (text.clone().into_owned(), here, None, false),
         DeValue::Table(table) => {
-            let section = Section::new(
-                &format!("columns.{name}"),
-                Some(table),
-                Some(value.span().start),
-            );
+            let path = format!("columns.{name}");
+            let section = Section::item(&path, table, value.span().start);
             let column_type = section.located("type", sources);
             let from = source("from", &section, sources);
             let nullable = section.choice("nullable", &[("true", true), ("false", false)], sources);
@@ -269,23 +368,25 @@ fn read_column(
             nullable,
         }),
         Err(why) => {
-            sources
-                .problems
-                .add(type_place, format!("column `{name}`: {why}"), "");
+            let reason = format!("column `{name}`: {why}");
+            sources.problems.add_reason(type_place, &reason);
             None
         }
     }
 }
 
 fn read_applies(
+    projection: &str,
     section: &Section<'_>,
-    columns: &[Column],
+    columns: &Columns,
     sources: &mut Sources<'_>,
 ) -> (Vec<Statement>, Vec<SqlPlace>) {
     let mut read = (Vec::new(), Vec::new());
     for (index, table) in section.tables("apply", sources).into_iter().enumerate() {
         let label = format!("apply {}", index + 1);
-        if let Some((statement, place)) = read_statement(label, &table, columns, sources) {
+        if let Some((statement, place)) =
+            read_statement(projection, label, &table, columns, sources)
+        {
             read.0.push(statement);
             read.1.push(place);
         }
@@ -295,8 +396,9 @@ fn read_applies(
 }
 
 fn read_emits(
+    projection: &str,
     section: &Section<'_>,
-    columns: &[Column],
+    columns: &Columns,
     sources: &mut Sources<'_>,
 ) -> (Vec<Emit>, Vec<SqlPlace>) {
     let mut emits: Vec<Emit> = Vec::new();
@@ -306,22 +408,27 @@ fn read_emits(
         let topic = table.required("topic", cure, sources);
         let name = table.located("name", sources);
         table.finish(&["name", "topic", "sql", "per_event"], sources);
-        let Some(topic) = topic else { continue };
+        if let Some(Setting { text, place }) = &topic
+            && !is_topic(text)
+        {
+            let what = format!("`{text}` cannot name a topic");
+            sources.problems.add(place.clone(), what, TOPIC_CURE);
+        }
+        // Without a topic its statement is read all the same.
+        let topic = topic.map_or(String::new(), |topic| topic.text);
         let (name, place) = match name {
             Some(Setting { text, place }) => (text, place),
             None => (topic.clone(), table.place(sources)),
         };
-        if emits.iter().any(|emit| emit.name == name) {
+        if !name.is_empty() && emits.iter().any(|emit| emit.name == name) {
             let what = format!("two emits are named `{name}`");
-            sources.problems.add(
-                place,
-                what,
-                "give one another `name`: message ids are made from it",
-            );
-            continue;
+            let cure = "give one another `name`: message ids are made from it";
+            sources.problems.add(place, what, cure);
         }
         let label = format!("emit {name}");
-        if let Some((statement, place)) = read_statement(label, &table, columns, sources) {
+        if let Some((statement, place)) =
+            read_statement(projection, label, &table, columns, sources)
+        {
             emits.push(Emit {
                 name,
                 topic,
@@ -334,16 +441,14 @@ fn read_emits(
 }
 
 fn read_statement(
+    projection: &str,
     label: String,
     table: &Section<'_>,
-    columns: &[Column],
+    columns: &Columns,
     sources: &mut Sources<'_>,
 ) -> Option<(Statement, SqlPlace)> {
-    let sql = table.required(
-        "sql",
-        "add `sql`, one statement that reads `events`",
-        sources,
-    )?;
+    let cure = "add `sql`, one statement that reads `events`";
+    let sql = table.required("sql", cure, sources)?.text;
     let value = table.value("sql")?;
     let per_event = table.choice("per_event", &[("true", true), ("false", false)], sources);
     let place = SqlPlace {
@@ -356,11 +461,16 @@ fn read_statement(
         label: label.clone(),
         per_event: per_event.unwrap_or(false),
     };
-    match Statement::new(text, columns) {
-        Ok(statement) => Some((statement, place)),
+    match Statement::new(text, &columns.list) {
+        Ok(statement) => {
+            let named = |name: &String| last_word(&place.sql, name).is_some();
+            let wrong = !columns.readable || columns.wrong.iter().any(named);
+            (!wrong).then_some((statement, place))
+        }
         Err((why, position)) => {
             let at = place.at(position, sources.file);
-            sources.problems.add(at, format!("{label}: {why}"), "");
+            let reason = format!("projection `{projection}`, {label}: {why}");
+            sources.problems.add_reason(at, &reason);
             None
         }
     }
@@ -375,7 +485,7 @@ fn text_start(file: &str, span: std::ops::Range<usize>, value: &str) -> Option<u
 
 impl SqlPlace {
     /// The place of a character of the statement.
-    pub(super) fn at(&self, position: usize, file: &super::File<'_>) -> Place {
+    pub(crate) fn at(&self, position: usize, file: &File<'_>) -> Place {
         let byte = self
             .sql
             .char_indices()
@@ -385,10 +495,5 @@ impl SqlPlace {
             Some(start) => file.place(start + byte),
             None => self.place.clone(),
         }
-    }
-
-    /// The place of a character of the statement, in a file that is read again.
-    pub(crate) fn in_text(&self, position: usize, name: &str, text: &str) -> Place {
-        self.at(position, &super::File::new(name, text))
     }
 }

@@ -10,16 +10,17 @@ use toml::de::{DeTable, DeValue};
 
 use super::problems::{Place, Problems};
 use super::{ENVIRONMENT_PREFIX, scalar};
+use crate::projection::is_near;
 
-/// A configuration file's text, and where its lines begin.
+/// A file's name and text, to name places in it.
 #[derive(Debug)]
-pub(super) struct File<'t> {
-    name: String,
+pub(crate) struct File<'t> {
+    pub(super) name: String,
     pub(super) text: &'t str,
 }
 
 impl<'t> File<'t> {
-    pub(super) fn new(name: &str, text: &'t str) -> Self {
+    pub(crate) fn new(name: &str, text: &'t str) -> Self {
         Self {
             name: name.to_owned(),
             text,
@@ -28,7 +29,7 @@ impl<'t> File<'t> {
 
     /// The line and column of a byte.
     pub(super) fn place(&self, byte: usize) -> Place {
-        let before = &self.text[..byte.min(self.text.len())];
+        let before = &self.text[..self.text.floor_char_boundary(byte)];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Place::Line {
             file: self.name.clone(),
@@ -36,7 +37,21 @@ impl<'t> File<'t> {
             column: before[line_start..].chars().count() + 1,
         }
     }
+
+    /// The line and column of a character, counted from 0.
+    pub(crate) fn place_of_char(&self, position: usize) -> Place {
+        let byte = self.text.char_indices().nth(position);
+        self.place(byte.map_or(self.text.len(), |(byte, _)| byte))
+    }
+
+    /// The file as a whole.
+    pub(super) fn whole(&self) -> Place {
+        Place::Name(self.name.clone())
+    }
 }
+
+/// Longer is a slip; and Postgres ends at 24 days.
+const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where settings come from, and where problems go.
 pub(super) struct Sources<'s> {
@@ -60,6 +75,8 @@ pub(super) struct Section<'t> {
     pub(super) table: Option<&'t DeTable<'t>>,
     /// Where the table begins.
     start: Option<usize>,
+    /// Whether environment variables can name its settings: not those of one table among many.
+    in_environment: bool,
     tables: BTreeSet<String>,
 }
 
@@ -69,7 +86,16 @@ impl<'t> Section<'t> {
             path: path.to_owned(),
             table,
             start,
+            in_environment: true,
             tables: BTreeSet::new(),
+        }
+    }
+
+    /// One of several tables that share a path.
+    pub(super) fn item(path: &str, table: &'t DeTable<'t>, start: usize) -> Self {
+        Self {
+            in_environment: false,
+            ..Self::new(path, Some(table), Some(start))
         }
     }
 
@@ -83,7 +109,30 @@ impl<'t> Section<'t> {
 
     /// Where the section begins, or the file if it does not.
     pub(super) fn place(&self, sources: &Sources<'_>) -> Place {
-        sources.file.place(self.start.unwrap_or(0))
+        match self.start {
+            Some(start) => sources.file.place(start),
+            None => sources.file.whole(),
+        }
+    }
+
+    /// Where a setting's value is, or where the section begins.
+    pub(super) fn place_of(&self, key: &str, sources: &Sources<'_>) -> Place {
+        match self.value(key) {
+            Some(value) => sources.file.place(value.span().start),
+            None => self.place(sources),
+        }
+    }
+
+    /// Whether a key looks like a slip for this one. It is reported as unknown, which is enough.
+    pub(super) fn misspells(&self, wanted: &str) -> bool {
+        let mut keys = self.table.into_iter().flat_map(|table| table.keys());
+        keys.any(|key| is_near(key.get_ref(), wanted))
+    }
+
+    /// Whether the file or the environment has a setting.
+    pub(super) fn has(&self, key: &str, sources: &Sources<'_>) -> bool {
+        let variable = || self.in_environment && sources.variables.contains_key(&self.path(key));
+        self.value(key).is_some() || variable()
     }
 
     pub(super) fn value(&self, key: &str) -> Option<&'t Spanned<DeValue<'t>>> {
@@ -110,7 +159,8 @@ impl<'t> Section<'t> {
 
     fn setting(&self, key: &str, sources: &mut Sources<'_>) -> Option<Setting> {
         let path = self.path(key);
-        if let Some(text) = sources.variables.remove(&path) {
+        let variable = self.in_environment.then(|| sources.variables.remove(&path));
+        if let Some(text) = variable.flatten() {
             let variable = format!(
                 "{ENVIRONMENT_PREFIX}{}",
                 path.to_uppercase().replace('.', "__")
@@ -146,17 +196,17 @@ impl<'t> Section<'t> {
         key: &str,
         cure: &str,
         sources: &mut Sources<'_>,
-    ) -> Option<String> {
+    ) -> Option<Setting> {
         let found = self.setting(key, sources);
         match found {
-            Some(setting) if !setting.text.trim().is_empty() => Some(setting.text),
+            Some(setting) if !setting.text.trim().is_empty() => Some(setting),
             Some(setting) => {
                 let what = format!("`{}` is empty", self.path(key));
                 sources.problems.add(setting.place, what, cure);
                 None
             }
             None => {
-                if self.value(key).is_none() {
+                if self.value(key).is_none() && !self.misspells(key) {
                     let what = format!("`{}` is missing", self.path(key));
                     sources.problems.add(self.place(sources), what, cure);
                 }
@@ -185,18 +235,28 @@ impl<'t> Section<'t> {
         found.map(|(_, choice)| *choice)
     }
 
+    /// A duration of at most a day; none is shorter than `min`.
     pub(super) fn duration(
         &self,
         key: &str,
+        min: Duration,
         default: Duration,
         sources: &mut Sources<'_>,
     ) -> Duration {
         let Some(setting) = self.setting(key, sources) else {
             return default;
         };
-        parse_duration(&setting.text).unwrap_or_else(|| {
+        let duration = parse_duration(&setting.text);
+        let range = min..=DURATION_MAX;
+        let duration = duration.filter(|duration| range.contains(duration));
+        duration.unwrap_or_else(|| {
             let what = format!("`{}` cannot be `{}`", self.path(key), setting.text);
-            let cure = "write a duration such as \"50ms\", \"10s\" or \"5m\"";
+            let from = match min.is_zero() {
+                true => String::new(),
+                false => format!("from {min:?} "),
+            };
+            let cure =
+                format!("write a duration such as \"50ms\", \"10s\" or \"5m\", {from}up to a day");
             sources.problems.add(setting.place, what, cure);
             default
         })
@@ -234,12 +294,16 @@ impl<'t> Section<'t> {
         let table = self.table(key, sources);
         let mut strings = Vec::new();
         for (name, value) in table.table.into_iter().flatten() {
-            let place = sources.file.place(value.span().start);
+            let place = sources.file.place(name.span().start);
             match scalar(value.get_ref()) {
                 Some(text) => strings.push((name.get_ref().clone().into_owned(), text, place)),
                 None => {
                     let what = format!("`{}.{}` is not a string", self.path(key), name.get_ref());
-                    sources.problems.add(place, what, "");
+                    let cure = match value.get_ref() {
+                        DeValue::Table(_) => "put a name that has dots in quotes",
+                        _ => "",
+                    };
+                    sources.problems.add(place, what, cure);
                 }
             }
         }
@@ -287,8 +351,7 @@ impl<'t> Section<'t> {
             DeValue::Array(items) => {
                 for item in items.iter() {
                     if let DeValue::Table(table) = item.get_ref() {
-                        let start = Some(item.span().start);
-                        sections.push(Section::new(&path, Some(table), start));
+                        sections.push(Section::item(&path, table, item.span().start));
                     }
                 }
                 if sections.len() == items.len() {
@@ -296,7 +359,7 @@ impl<'t> Section<'t> {
                 }
             }
             DeValue::Table(table) => {
-                sections.push(Section::new(&path, Some(table), Some(value.span().start)));
+                sections.push(Section::item(&path, table, value.span().start));
                 return sections;
             }
             _ => {}
@@ -323,11 +386,10 @@ impl<'t> Section<'t> {
             }
             let near = known
                 .iter()
-                .map(|known| (strsim::damerau_levenshtein(known, name), known))
-                .filter(|(distance, _)| *distance <= 3)
-                .min();
+                .filter(|known| is_near(name, known))
+                .min_by_key(|known| strsim::damerau_levenshtein(known, name));
             let cure = match near {
-                Some((_, near)) => format!("did you mean `{near}`?"),
+                Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known are {}", known.join(", ")),
             };
             let what = format!("`{}` is not a setting", self.path(name));

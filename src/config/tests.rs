@@ -1,1 +1,767 @@
+//! Text and environment in, settings or places of mistakes out.
 
+use super::*;
+use crate::projection::{First, Gate, Source, Start, Tombstones};
+
+/// All that must be there.
+const GOOD: &str = "\
+[kafka]
+bootstrap_servers = \"localhost:9092\"
+
+[postgres]
+url = \"postgres://localhost/shop\"
+";
+
+const PROJECTION: &str = "\
+[projections.p]
+topics = [\"t\"]
+gate = \"none\"
+columns = { a = \"text\" }
+apply = [{ sql = \"INSERT INTO b SELECT a FROM events\" }]
+";
+
+fn read_text(text: &str, environment: &[(&str, &str)]) -> Draft {
+    let variables = environment.iter();
+    let variables = variables.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    parse("f.toml", text, Path::new("/nowhere"), variables)
+}
+
+#[track_caller]
+fn good(text: &str, environment: &[(&str, &str)]) -> Config {
+    let config = read_text(text, environment).into_config();
+    config.unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// Each problem as `line:column what`, or `name what`, in the order in which they are shown.
+fn shown(problems: &Problems) -> Vec<String> {
+    let text = problems.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    let whats = lines.iter().enumerate();
+    let whats = whats.filter_map(|(i, line)| Some((i, line.strip_prefix("error: ")?)));
+    let problem = |(i, what): (usize, &str)| {
+        let place = lines[i + 1].split_once("--> ").unwrap().1;
+        format!("{} {what}", place.strip_prefix("f.toml:").unwrap_or(place))
+    };
+    whats.map(problem).collect()
+}
+
+/// The problems of a text.
+#[track_caller]
+fn check(text: &str, expected: &[&str]) {
+    assert_eq!(shown(&read_text(text, &[]).problems), expected, "{text}");
+}
+
+/// The problems of a line, put into the section of that name, which begins in line 6.
+#[track_caller]
+fn check_line(section: &str, line: &str, expected: &[&str]) {
+    let (before, after) = match section {
+        "kafka" | "postgres" => (String::new(), GOOD),
+        _ => (GOOD.replace('\n', " # \n"), ""),
+    };
+    let text = match section {
+        "kafka" | "postgres" => {
+            let header = format!("[{section}]\n");
+            GOOD.replace(&header, &format!("{header}{line}\n"))
+        }
+        "projections.p" => format!("{before}{PROJECTION}{line}\n"),
+        _ => format!("{before}[{section}]\n{line}\n{after}"),
+    };
+    check(&text, expected);
+}
+
+#[test]
+fn a_good_file_is_read() {
+    let text = r#"
+[kafka]
+bootstrap_servers = "a:1,b:2"
+group_prefix = "shop"
+group_protocol = "consumer"
+options = { "security.protocol" = "SSL", "linger.ms" = 5 }
+[postgres]
+url = "postgres://localhost/shop"
+statement_timeout = "1m"
+lock_timeout = "250ms"
+[apply]
+writers = 4
+batch_records_max = 500
+batch_linger = "0ms"
+drain_max = "3 s"
+[relay]
+enabled = false
+lease = "2s"
+[projections.balances]
+version = 3
+topics = "ledger.entries"
+entity = "/account"
+sequence = "header:seq"
+event_id = "key"
+gate = "next"
+first = "any"
+tombstones = "filter"
+start = "latest"
+search_path = ["public"]
+columns = { account = "text", memo = { type = "jsonb", from = "/a/b", nullable = true } }
+[[projections.balances.apply]]
+sql = "INSERT INTO b SELECT account FROM events"
+[[projections.balances.emit]]
+topic = "out"
+per_event = true
+sql = "SELECT _ref, memo AS payload FROM events"
+"#;
+    let config = good(text, &[]);
+    assert_eq!(config.kafka.bootstrap_servers, "a:1,b:2");
+    let options: Vec<_> = config.kafka.options.iter().collect();
+    let expected = [("linger.ms", "5"), ("security.protocol", "SSL")];
+    assert_eq!(options.len(), expected.len());
+    for ((key, value), expected) in options.into_iter().zip(expected) {
+        assert_eq!((&**key, &**value), expected);
+    }
+    assert_eq!(config.group_prefix, "shop");
+    assert_eq!(config.group_protocol, GroupProtocol::Consumer);
+    assert_eq!(config.timeouts.statement, Duration::from_secs(60));
+    assert_eq!(config.timeouts.lock, Duration::from_millis(250));
+    assert_eq!(config.timeouts.idle_in_transaction, Duration::from_secs(10));
+    assert_eq!(config.apply.writers, 4);
+    assert_eq!(config.apply.batch_records_max, 500);
+    assert_eq!(config.apply.batch_linger, Duration::ZERO);
+    assert_eq!(config.apply.drain_max, Duration::from_secs(3));
+    assert!(!config.relay.enabled);
+    let [configured] = &config.projections[..] else {
+        panic!("one projection")
+    };
+    let projection = &configured.projection;
+    assert_eq!(projection.version, 3);
+    assert_eq!(projection.topics, ["ledger.entries"]);
+    assert_eq!(projection.gate, Gate::Next { first: First::Any });
+    assert_eq!(
+        projection.entity,
+        Some(Source::Pointer("/account".to_owned()))
+    );
+    assert_eq!(projection.sequence, Some(Source::Header("seq".to_owned())));
+    assert_eq!(projection.event_id, Some(Source::Key));
+    assert_eq!(projection.tombstones, Tombstones::Filter);
+    assert_eq!(projection.start, Start::Latest);
+    assert_eq!(projection.search_path, ["public"]);
+    let memo = &projection.columns[1];
+    assert_eq!(memo.source, Source::Pointer("/a/b".to_owned()));
+    assert!(memo.nullable);
+    assert_eq!(configured.sql.applies[0].label(), "apply 1");
+    assert_eq!(configured.sql.emits[0].name, "out");
+}
+
+#[test]
+fn the_example_is_good() {
+    let text = include_str!("../../examples/ledger/tidegate.toml");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/ledger");
+    let draft = parse("f.toml", text, &folder, std::iter::empty());
+    assert_eq!(shown(&draft.problems), [""; 0]);
+}
+
+#[test]
+fn what_is_not_set_has_a_default() {
+    let config = good(GOOD, &[]);
+    assert_eq!(config.group_prefix, "tidegate");
+    assert_eq!(config.group_protocol, GroupProtocol::Classic);
+    assert_eq!(config.timeouts.statement, Duration::from_secs(30));
+    assert_eq!(config.apply.batch_records_max, 10_000);
+    assert!(config.relay.enabled);
+    assert!(config.projections.is_empty());
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_the_file_over_the_default() {
+    let text = GOOD.replace("[kafka]", "[kafka]\ngroup_prefix = \"file\"");
+    assert_eq!(good(&text, &[]).group_prefix, "file");
+    let variables = [
+        ("TIDEGATE__KAFKA__GROUP_PREFIX", "environment"),
+        ("TIDEGATE__RELAY__LEASE", "7s"),
+        ("TIDEGATE__PROJECTIONS__P__GATE", "newest"),
+        ("TIDEGATE__PROJECTIONS__P__ENTITY", "key"),
+        ("TIDEGATE__PROJECTIONS__P__SEQUENCE", "/s"),
+        ("TIDEGATE_CONFIG", "other.toml"),
+        ("PATH", "/bin"),
+    ];
+    let config = good(&format!("{text}{PROJECTION}"), &variables);
+    assert_eq!(config.group_prefix, "environment");
+    assert_eq!(config.relay.lease, Duration::from_secs(7));
+    assert_eq!(config.projections[0].projection.gate, Gate::Newest);
+}
+
+#[test]
+fn the_environment_alone_is_enough() {
+    let variables = [
+        ("TIDEGATE__KAFKA__BOOTSTRAP_SERVERS", "b:1"),
+        ("TIDEGATE__POSTGRES__URL", "postgres://localhost/x"),
+        ("TIDEGATE__PROJECTIONS__P__GATE", "none"),
+    ];
+    let config = good(&PROJECTION.replace("gate = \"none\"\n", ""), &variables);
+    assert_eq!(config.kafka.bootstrap_servers, "b:1");
+    assert_eq!(config.projections[0].projection.gate, Gate::None);
+}
+
+/// The problems of the good file with one environment variable.
+#[track_caller]
+fn check_variable(name: &str, value: &str, what: &str) {
+    let found = read_text(&format!("{GOOD}{PROJECTION}"), &[(name, value)]).problems;
+    let expected = match what {
+        "" => Vec::new(),
+        what => vec![format!("environment variable {name} {what}")],
+    };
+    assert_eq!(shown(&found), expected);
+}
+
+#[test]
+fn an_environment_variable_must_name_a_setting() {
+    check_variable("TIDEGATE__APPLY__WRITERS", "2", "");
+    check_variable(
+        "TIDEGATE__APPLY__WRITERS",
+        "x",
+        "`apply.writers` cannot be `x`",
+    );
+    check_variable(
+        "TIDEGATE__KAFKA__GROUP",
+        "x",
+        "`kafka.group` is not a setting",
+    );
+    check_variable("TIDEGATE__POSTGRES__URL", "", "`postgres.url` is empty");
+    check_variable(
+        "TIDEGATE__POSTGRES__URL",
+        "postgres://u:secret@h:x/d",
+        "`postgres.url` cannot be read: error with configuration: invalid port number",
+    );
+    // No variable reaches into one table among many.
+    check_variable(
+        "TIDEGATE__PROJECTIONS__P__APPLY__SQL",
+        "x",
+        "`projections.p.apply.sql` is not a setting",
+    );
+    check_variable(
+        "TIDEGATE__COLUMNS__A__TYPE",
+        "x",
+        "`columns.a.type` is not a setting",
+    );
+}
+
+#[test]
+fn what_is_missing_is_reported_with_its_cure() {
+    check(
+        "",
+        &[
+            "f.toml `kafka.bootstrap_servers` is missing",
+            "f.toml `postgres.url` is missing",
+        ],
+    );
+    check(
+        "[kafka]\n\n[postgres]\n",
+        &[
+            "1:1 `kafka.bootstrap_servers` is missing",
+            "3:1 `postgres.url` is missing",
+        ],
+    );
+    let text = read_text("", &[]).problems.to_string();
+    let cure = "= help: set it to postgres://user@host/database, or set TIDEGATE__POSTGRES__URL";
+    assert!(text.contains(cure), "{text}");
+}
+
+#[test]
+fn a_url_that_cannot_be_read_is_not_shown() {
+    let text = GOOD.replace("localhost/shop", "u:secret@localhost:x/shop");
+    let draft = read_text(&text, &[]);
+    let expected =
+        ["4:1 `postgres.url` cannot be read: error with configuration: invalid port number"];
+    assert_eq!(shown(&draft.problems), expected);
+    assert!(!draft.problems.to_string().contains("secret"));
+}
+
+#[test]
+fn a_key_that_means_nothing_is_reported_with_the_nearest_one() {
+    check_line(
+        "kafka",
+        "group_prefx = \"a\"",
+        &["2:1 `kafka.group_prefx` is not a setting"],
+    );
+    check_line("kafak", "a = 1", &["6:2 `kafak` is not a setting"]);
+    let suggested = |line: &str, cure: &str| {
+        let text = read_text(&format!("{GOOD}[relay]\n{line}\n"), &[])
+            .problems
+            .to_string();
+        assert!(text.contains(cure), "{text}");
+    };
+    suggested("enabeld = true", "did you mean `enabled`?");
+    suggested("leas = \"1s\"", "did you mean `lease`?");
+    suggested("foo = 1", "known are enabled, lease");
+}
+
+#[test]
+fn a_misspelt_key_is_reported_once() {
+    let text = format!("{GOOD}{PROJECTION}");
+    check(
+        &text.replace("gate =", "gaet ="),
+        &["8:1 `projections.p.gaet` is not a setting"],
+    );
+    check(
+        &text.replace("topics =", "topic ="),
+        &["7:1 `projections.p.topic` is not a setting"],
+    );
+    check(
+        &text.replace("sql =", "sqll ="),
+        &["10:12 `projections.p.apply.sqll` is not a setting"],
+    );
+    check(
+        &text.replace("url =", "ulr ="),
+        &["5:1 `postgres.ulr` is not a setting"],
+    );
+}
+
+#[test]
+fn options_that_carry_a_promise_are_refused() {
+    check_line(
+        "kafka",
+        "options = { \"group.id\" = \"a\", \"linger.ms\" = \"5\", acks = 1 }",
+        &[
+            "2:13 `group.id` is managed by tidegate",
+            "2:50 `acks` is managed by tidegate",
+        ],
+    );
+    check_line(
+        "kafka",
+        "options = { security.protocol = \"SSL\" }",
+        &["2:13 `kafka.options.security` is not a string"],
+    );
+    check_line(
+        "kafka",
+        "options = 5",
+        &["2:11 `kafka.options` is an integer, not a table"],
+    );
+}
+
+#[test]
+fn a_duration_has_a_unit_and_bounds() {
+    for text in ["10s", "50ms", "5m", "5min", "1 s", "1440m"] {
+        check_line("postgres", &format!("lock_timeout = \"{text}\""), &[]);
+    }
+    for text in [
+        "10",
+        "",
+        "s",
+        "-1s",
+        "1.5s",
+        "1h",
+        "0s",
+        "1441m",
+        "99999999999999999999s",
+        "1ü",
+    ] {
+        let what = format!("5:16 `postgres.lock_timeout` cannot be `{text}`");
+        check_line("postgres", &format!("lock_timeout = \"{text}\""), &[&what]);
+    }
+    check_line(
+        "postgres",
+        "lock_timeout = 10",
+        &["5:16 `postgres.lock_timeout` cannot be `10`"],
+    );
+    check_line(
+        "postgres",
+        "lock_timeout = [\"1s\"]",
+        &["5:16 `postgres.lock_timeout` is an array, not a single value"],
+    );
+    check_line("apply", "batch_linger = \"0ms\"", &[]);
+}
+
+#[test]
+fn a_count_has_bounds() {
+    check_line("apply", "writers = 64", &[]);
+    check_line(
+        "apply",
+        "writers = 0",
+        &["7:11 `apply.writers` cannot be `0`"],
+    );
+    check_line(
+        "apply",
+        "writers = -1",
+        &["7:11 `apply.writers` cannot be `-1`"],
+    );
+    check_line(
+        "apply",
+        "writers = \"many\"",
+        &["7:11 `apply.writers` cannot be `many`"],
+    );
+    check_line(
+        "relay",
+        "enabled = \"yes\"",
+        &["7:11 `relay.enabled` cannot be `yes`"],
+    );
+}
+
+#[test]
+fn columns_have_two_forms() {
+    let check_columns = |columns: &str, expected: &[&str]| {
+        let text = PROJECTION.replace("{ a = \"text\" }", columns);
+        check(&format!("{GOOD}{text}"), expected);
+    };
+    check_columns("{ a = \"double precision\" }", &[]);
+    check_columns("{ a = { type = \"uuid\" } }", &[]);
+    check_columns(
+        "{ a = { type = \"text\", from = \"key\", nullable = false } }",
+        &[],
+    );
+    check_columns(
+        "{ a = \"string\" }",
+        &["9:17 column `a`: unknown type `string`"],
+    );
+    check_columns(
+        "{ a = \"money\" }",
+        &["9:17 column `a`: unknown type `money`"],
+    );
+    check_columns("{ a = 5 }", &["9:17 column `a` is an integer"]);
+    check_columns(
+        "{ a = { from = \"key\" } }",
+        &["9:17 column `a` has no type"],
+    );
+    check_columns(
+        "{ a = { type = 5 } }",
+        &["9:26 column `a`: unknown type `5`"],
+    );
+    check_columns(
+        "{ a = { type = \"text\", from = \"b\", nul = true } }",
+        &[
+            "9:41 `from`: `b` is not a source",
+            "9:46 `columns.a.nul` is not a setting",
+        ],
+    );
+    check_columns(
+        "{ a = { type = \"text\", nullable = 1 } }",
+        &["9:45 `columns.a.nullable` cannot be `1`"],
+    );
+    check_columns(
+        "{ a = \"text\", _b = \"text\", C = \"text\" }",
+        &[
+            "9:25 column `_b`: names that begin with `_` are tidegate's own",
+            "9:38 column `C`: a column's name is lower-case letters, digits and _, beginning with a letter",
+        ],
+    );
+    check_columns("\"a\"", &["9:11 `columns` is a string, not a table"]);
+}
+
+#[test]
+fn a_statement_that_names_a_wrong_column_is_not_checked_further() {
+    let text = format!("{GOOD}{PROJECTION}").replace("a = \"text\"", "a = \"text\", zz = \"tex\"");
+    let text = text.replace(
+        "apply = [",
+        "apply = [{ sql = \"INSERT INTO b SELECT ZZ FROM events\" },",
+    );
+    let draft = read_text(&text, &[]);
+    assert_eq!(
+        shown(&draft.problems),
+        ["9:30 column `zz`: unknown type `tex`"]
+    );
+    let labels: Vec<_> = draft.projections[0]
+        .sql
+        .applies
+        .iter()
+        .map(|s| s.label())
+        .collect();
+    assert_eq!(labels, ["apply 2"]);
+    assert_eq!(draft.projections[0].applies.len(), 1);
+}
+
+#[test]
+fn a_gate_has_what_it_needs() {
+    let check_gate = |gate: &str, expected: &[&str]| {
+        check(
+            &format!("{GOOD}{PROJECTION}").replace("gate = \"none\"", gate),
+            expected,
+        );
+    };
+    let both = "gate = \"next\"\nentity = \"key\"\nsequence = \"/s\"";
+    check_gate(both, &[]);
+    check_gate(&format!("{both}\nfirst = 0"), &[]);
+    check_gate(
+        &format!("{both}\nfirst = \"one\""),
+        &["11:9 `first` cannot be `one`"],
+    );
+    check_gate(
+        "gate = \"newest\"",
+        &["8:8 gate `newest` needs `entity` and `sequence`"],
+    );
+    check_gate(
+        "gate = \"next\"\nentity = \"key\"",
+        &["8:8 gate `next` needs `sequence`"],
+    );
+    check_gate(
+        "gate = \"nxt\"",
+        &["8:8 `projections.p.gate` cannot be `nxt`"],
+    );
+    check_gate(
+        "",
+        &[
+            "6:14 `projections.p.gate` is missing: tidegate does not guess how events are to be admitted",
+        ],
+    );
+    check_gate(
+        "gate = \"none\"\nfirst = 5",
+        &["9:9 `first` means nothing with gate `none`"],
+    );
+    check_gate(
+        "gate = \"newest\"\nentity = \"account\"\nsequence = \"header:\"",
+        &[
+            "9:10 `entity`: `account` is not a source",
+            "10:12 `sequence`: `header:` is not a source",
+        ],
+    );
+}
+
+#[test]
+fn a_topic_is_one_that_kafka_has() {
+    let check_topics = |topics: &str, expected: &[&str]| {
+        check(
+            &format!("{GOOD}{PROJECTION}").replace("[\"t\"]", topics),
+            expected,
+        );
+    };
+    check_topics("\"a.b_c-D9\"", &[]);
+    check_topics("[]", &["7:10 a projection needs at least one topic"]);
+    check_topics("[\"a\", \"^b\"]", &["7:16 `^b` cannot name a topic"]);
+    check_topics("[\"\"]", &["7:11 `` cannot name a topic"]);
+    check_topics("[\"a\", \"b\", \"a\"]", &["7:21 topic `a` is named twice"]);
+    check_topics(
+        "5",
+        &["7:10 `projections.p.topics` holds an integer, not a string"],
+    );
+    check(
+        &format!("{GOOD}{PROJECTION}").replace("topics = [\"t\"]\n", ""),
+        &["6:14 `projections.p.topics` is missing"],
+    );
+}
+
+#[test]
+fn a_projection_has_a_name_of_its_own() {
+    let check_name = |name: &str, what: &str| {
+        let text =
+            format!("{GOOD}{PROJECTION}").replace("projections.p", &format!("projections.{name}"));
+        check(&text, &[what]);
+    };
+    check_name(
+        "Big",
+        "6:14 `Big` cannot name a projection: it becomes a schema and part of a consumer group",
+    );
+    check_name(
+        "public",
+        "6:14 `public` is a name of Postgres or Tidegate itself",
+    );
+    check_name(
+        "pg_x",
+        "6:14 `pg_x` is a name of Postgres or Tidegate itself",
+    );
+    check_line(
+        "projections",
+        "p = 5",
+        &["7:1 `projections.p` is an integer, not a table"],
+    );
+}
+
+#[test]
+fn files_are_read_beside_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("good.sql"), "CREATE TABLE b (a text)").unwrap();
+    std::fs::write(folder.path().join("bad.sql"), "-- ü\nSELECT 1;\n  COMMIT;").unwrap();
+    let read = |line: &str| {
+        let text = format!("{GOOD}{PROJECTION}").replace("gate =", &format!("{line}\ngate ="));
+        parse("f.toml", &text, folder.path(), std::iter::empty())
+    };
+    let config = read("setup = \"good.sql\"").into_config().unwrap();
+    assert_eq!(
+        config.projections[0].projection.setup,
+        "CREATE TABLE b (a text)"
+    );
+
+    let draft = read("seed = \"none.sql\"");
+    let path = folder.path().join("none.sql").display().to_string();
+    let what = format!("8:8 `seed`: {path} cannot be read: No such file or directory (os error 2)");
+    assert_eq!(shown(&draft.problems), [what]);
+    // Without its tables, every statement would be wrong.
+    assert!(draft.projections[0].sql.applies.is_empty());
+
+    let draft = read("setup = \"bad.sql\"");
+    let path = folder.path().join("bad.sql").display().to_string();
+    let what = format!("{path}:3:3 `setup` ends the transaction that it runs in");
+    assert_eq!(shown(&draft.problems), [what]);
+}
+
+#[test]
+fn statements_are_wrong_where_they_are_wrong() {
+    let check_sql = |sql: &str, expected: &[&str]| {
+        let text = format!("{GOOD}{PROJECTION}");
+        let old = "\"INSERT INTO b SELECT a FROM events\"";
+        check(&text.replace(old, sql), expected);
+    };
+    check_sql(
+        "\"SELECT 'ü', $1 FROM events\"",
+        &["10:31 projection `p`, apply 1: `$n` would name one of tidegate's own arrays"],
+    );
+    check_sql(
+        "'SELECT \"ü\", $1 FROM events'",
+        &["10:31 projection `p`, apply 1: `$n` would name one of tidegate's own arrays"],
+    );
+    check_sql(
+        "\"\"\"\nSELECT 'ü',\n  $1 FROM events\"\"\"",
+        &["12:3 projection `p`, apply 1: `$n` would name one of tidegate's own arrays"],
+    );
+    check_sql(
+        "'''SELECT\n\t$1 FROM events'''",
+        &["11:2 projection `p`, apply 1: `$n` would name one of tidegate's own arrays"],
+    );
+    check_sql(
+        "\"\"\"\r\nSELECT 'ü',\r\n  $1 FROM events\"\"\"",
+        &["12:3 projection `p`, apply 1: `$n` would name one of tidegate's own arrays"],
+    );
+    // With escapes the text in the file is another one: the statement as a whole is named.
+    check_sql(
+        "\"SELECT \\\"x\\\", $1 FROM events\"",
+        &["10:18 projection `p`, apply 1: `$n` would name one of tidegate's own arrays"],
+    );
+    check_sql("\"\"", &["10:18 `projections.p.apply.sql` is empty"]);
+    check_sql(
+        "5",
+        &[
+            "10:18 projection `p`, apply 1: the statement reads neither `events` nor `latest`, so what it does would depend on how events are batched",
+        ],
+    );
+    check_sql(
+        "[\"SELECT\"]",
+        &["10:18 `projections.p.apply.sql` is an array, not a single value"],
+    );
+}
+
+#[test]
+fn the_latest_event_is_that_of_an_entity() {
+    let text = format!("{GOOD}{PROJECTION}").replace("a FROM events", "a FROM latest");
+    check(
+        &text,
+        &[
+            "10:47 projection `p`, apply 1: `latest` has the last event of each entity, and there is no `entity`",
+        ],
+    );
+    check(&format!("{text}entity = \"key\"\n"), &[]);
+}
+
+#[test]
+fn emits_have_a_topic_and_a_name_of_their_own() {
+    let check_emit = |emit: &str, expected: &[&str]| {
+        check(&format!("{GOOD}{PROJECTION}emit = [{emit}]\n"), expected);
+    };
+    let sql = "sql = \"SELECT _ref, a AS payload FROM events\"";
+    check_emit(
+        &format!("{{ topic = \"a\", {sql} }}, {{ topic = \"a\", name = \"b\", {sql} }}"),
+        &[],
+    );
+    check_emit(
+        &format!("{{ {sql} }}"),
+        &["11:9 `projections.p.emit.topic` is missing"],
+    );
+    check_emit(
+        &format!("{{ topic = \"a b\", {sql} }}"),
+        &["11:19 `a b` cannot name a topic"],
+    );
+    check_emit(
+        &format!("{{ topic = \"a\", {sql} }}, {{ name = \"a\", topic = \"b\", {sql} }}"),
+        &["11:82 two emits are named `a`"],
+    );
+    check_emit(
+        "{ topic = \"a\" }",
+        &["11:9 `projections.p.emit.sql` is missing"],
+    );
+    check_emit("5", &["11:8 `projections.p.emit` is an array, not tables"]);
+}
+
+#[test]
+fn a_projection_applies_something() {
+    let text = format!("{GOOD}{PROJECTION}");
+    let without = &text[..text.find("apply").unwrap()];
+    check(without, &["6:14 `projections.p` applies nothing"]);
+    check(
+        &format!("{without}apply = []\n"),
+        &["6:14 `projections.p` applies nothing"],
+    );
+    check(
+        &format!("{without}apply = 5\n"),
+        &["10:9 `projections.p.apply` is an integer, not tables"],
+    );
+    check(
+        &format!("{text}per_event = true\n"),
+        &["11:1 `projections.p.per_event` is not a setting"],
+    );
+}
+
+#[test]
+fn the_syntax_is_checked_first() {
+    check(
+        "[kafka]\ngroup_prefix = ü\nx = [1,\n",
+        &[
+            "2:16 string values must be quoted, expected literal string",
+            "3:8 unclosed array, expected `]`",
+        ],
+    );
+    check("[a]\n[a]\n", &["2:2 duplicate key"]);
+}
+
+#[test]
+fn all_mistakes_come_in_the_order_of_the_file() {
+    let text = format!(
+        "top = 1\n{GOOD}[apply]\nwriters = 0\n{}",
+        PROJECTION
+            .replace("\"none\"", "\"nxt\"")
+            .replace("a FROM", "$1 FROM")
+    );
+    let draft = read_text(&text, &[("TIDEGATE__X", "1")]);
+    assert_eq!(
+        shown(&draft.problems),
+        [
+            "1:1 `top` is not a setting",
+            "8:11 `apply.writers` cannot be `0`",
+            "11:8 `projections.p.gate` cannot be `nxt`",
+            "13:40 projection `p`, apply 1: `$n` would name one of tidegate's own arrays",
+            "environment variable TIDEGATE__X `x` is not a setting",
+        ]
+    );
+    assert!(draft.into_config().is_err());
+}
+
+#[test]
+fn a_problem_is_shown_as_a_compiler_would() {
+    let text = "[kafka]\nbootstrap_servers = \"b\"\n\n[postgres]\nurl = \"postgres://h/d\"\n\n\n\n[apply]\nwritres = 2\nbatch_linger = \"\t10\"\n";
+    let expected = "\
+error: `apply.writres` is not a setting
+  --> f.toml:10:1
+   |
+10 | writres = 2
+   | ^^^^^^^
+   = help: did you mean `writers`?
+
+error: `apply.batch_linger` cannot be `\t10`
+  --> f.toml:11:16
+   |
+11 | batch_linger = \"\t10\"
+   |                ^^^^^
+   = help: write a duration such as \"50ms\", \"10s\" or \"5m\", up to a day
+";
+    assert_eq!(read_text(text, &[]).problems.to_string(), expected);
+}
+
+#[test]
+fn the_same_problem_is_reported_once() {
+    let mut problems = Problems::default();
+    for _ in 0..2 {
+        problems.add(Place::Name("a".to_owned()), "b".to_owned(), "c");
+    }
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems.to_string(), "error: b\n --> a\n  = help: c\n");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let draft = super::draft(Path::new("/nowhere/f.toml"), std::iter::empty());
+    let what = "/nowhere/f.toml the configuration file cannot be read: No such file or directory (os error 2)";
+    assert_eq!(shown(&draft.problems), [what]);
+    assert!(draft.into_config().is_err());
+}

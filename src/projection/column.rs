@@ -91,8 +91,21 @@ impl FromStr for ColumnType {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.iter().find(|(known, _)| *known == name);
         found.map(|(_, t)| *t).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
-            format!("unknown type `{name}`; known are {}", known.join(", "))
+            let meant = match name {
+                "int8" | "long" => "bigint",
+                "int" | "int4" | "smallint" | "int2" => "integer",
+                "double" | "float8" | "float" | "real" => "double precision",
+                "decimal" => "numeric",
+                "bool" => "boolean",
+                "varchar" | "char" | "string" => "text",
+                "timestamp" | "timestamp with time zone" => "timestamptz",
+                "json" => "jsonb",
+                _ => {
+                    let known: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
+                    return format!("unknown type `{name}`; known are {}", known.join(", "));
+                }
+            };
+            format!("unknown type `{name}`; write \"{meant}\"")
         })
     }
 }

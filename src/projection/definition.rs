@@ -263,34 +263,94 @@ impl Projection {
         )
     }
 
-    /// Contradictions in the definition, one sentence each.
-    pub(crate) fn problems(&self) -> Vec<String> {
+    /// Contradictions in the definition.
+    pub(crate) fn problems(&self) -> Vec<Contradiction> {
         let mut problems = Vec::new();
+        let mut add = |setting, what: String, cure: &'static str| {
+            problems.push(Contradiction {
+                setting,
+                what,
+                cure,
+            });
+        };
         if !is_identifier(&self.name) || self.name.len() > 40 {
-            problems.push(format!(
-                "`{}` cannot name a projection: it becomes a schema and part of a consumer group; use up to 40 lower-case letters, digits and _, beginning with a letter",
-                self.name
-            ));
+            add(
+                "name",
+                format!(
+                    "`{}` cannot name a projection: it becomes a schema and part of a consumer group",
+                    self.name
+                ),
+                "use up to 40 lower-case letters, digits and _, beginning with a letter",
+            );
         } else if reserved_schema(&self.name) {
-            problems.push(format!(
-                "`{}` is a name of Postgres or Tidegate itself; choose another",
-                self.name
-            ));
+            add(
+                "name",
+                format!("`{}` is a name of Postgres or Tidegate itself", self.name),
+                "choose another",
+            );
         }
         if self.topics.is_empty() {
-            problems.push("a projection needs at least one topic".to_owned());
+            add(
+                "topics",
+                "a projection needs at least one topic".to_owned(),
+                "name one: topics = [\"orders\"]",
+            );
         }
-        for missing in [("entity", &self.entity), ("sequence", &self.sequence)]
-            .iter()
-            .filter(|(_, source)| self.gate != Gate::None && source.is_none())
-        {
-            problems.push(format!(
-                "gate `{}` needs `{}`: say where it stands in a record",
-                self.gate, missing.0
-            ));
+        for (index, topic) in self.topics.iter().enumerate() {
+            if !is_topic(topic) {
+                add(
+                    "topics",
+                    format!("`{topic}` cannot name a topic"),
+                    TOPIC_CURE,
+                );
+            } else if self.topics[..index].contains(topic) {
+                add(
+                    "topics",
+                    format!("topic `{topic}` is named twice"),
+                    "remove one",
+                );
+            }
+        }
+        let needed = [("entity", &self.entity), ("sequence", &self.sequence)];
+        let missing = needed.iter().filter(|(_, source)| source.is_none());
+        let missing: Vec<String> = missing.map(|(name, _)| format!("`{name}`")).collect();
+        let gate = match self.gate {
+            Gate::None => None,
+            Gate::Newest => Some("newest"),
+            Gate::Next { .. } => Some("next"),
+        };
+        if let (Some(gate), false) = (gate, missing.is_empty()) {
+            add(
+                "gate",
+                format!("gate `{gate}` needs {}", missing.join(" and ")),
+                "say where it stands in a record: \"key\", \"header:<name>\" or a JSON pointer such as \"/account\"",
+            );
         }
         problems
     }
+}
+
+/// What is wrong with a definition, with the setting that is at fault.
+#[derive(Debug)]
+pub(crate) struct Contradiction {
+    pub(crate) setting: &'static str,
+    pub(crate) what: String,
+    pub(crate) cure: &'static str,
+}
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.what, self.cure)
+    }
+}
+
+/// How a topic may be named.
+pub(crate) const TOPIC_CURE: &str = "use up to 249 letters, digits, `.`, `_` and `-`";
+
+/// Whether Kafka has topics of that name. The client would take another, such as `^a`, for a pattern.
+pub(crate) fn is_topic(name: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=249).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }
 
 /// Whether `name` can stand in SQL without quotes.
@@ -299,6 +359,11 @@ pub(crate) fn is_identifier(name: &str) -> bool {
     bytes.next().is_some_and(|b| b.is_ascii_lowercase())
         && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
         && name.len() <= 63
+}
+
+/// Whether a name looks like a slip for a known one: at most a third of its letters are wrong.
+pub(crate) fn is_near(name: &str, known: &str) -> bool {
+    strsim::damerau_levenshtein(known, name) <= known.len().div_ceil(3)
 }
 
 /// Schemas that are not for projections.

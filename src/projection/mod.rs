@@ -19,6 +19,6 @@ pub use registry::{Registry, RegistryError};
 
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::Emitted;
-pub(crate) use definition::is_identifier;
+pub(crate) use definition::{TOPIC_CURE, is_identifier, is_near, is_topic};
 pub(crate) use events::{Events, Outcome, Ref, Share};
 pub(crate) use handler::Handler;

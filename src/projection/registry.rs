@@ -32,7 +32,10 @@ impl Registry {
     /// When the name is taken or the definition contradicts itself.
     pub fn register(mut self, projection: Projection) -> Result<Self, RegistryError> {
         if let Some(problem) = projection.problems().into_iter().next() {
-            return Err(RegistryError::Contradiction(projection.name, problem));
+            return Err(RegistryError::Contradiction(
+                projection.name,
+                problem.to_string(),
+            ));
         }
         if self.projections.iter().any(|p| p.name == projection.name) {
             return Err(RegistryError::Twice(projection.name));

@@ -19,10 +19,10 @@ pub(super) struct Lexed {
     /// Bytes from here on are left out: a trailing semicolon.
     pub(super) end: usize,
     pub(super) with: With,
-    /// A `*`, or a function that takes whole rows: every column is needed.
+    /// A `*`, or rows taken as a whole: every column is needed.
     pub(super) names_all: bool,
-    /// `UPDATE .. FROM events`, not grouped.
-    pub(super) updates_from_events: bool,
+    /// The `events` of an `UPDATE .. FROM events`, not grouped, in characters of the text.
+    pub(super) updates_from_events: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,24 +41,20 @@ struct Token {
     depth: usize,
 }
 
-/// Functions that look at rows as a whole, and joins that look at all names.
-const WHOLE_ROW: [&str; 9] = [
-    "to_json",
-    "to_jsonb",
-    "row_to_json",
-    "json_agg",
-    "jsonb_agg",
-    "array_agg",
-    "row",
-    "natural",
-    "table",
-];
+/// What looks at all names.
+const ALL_NAMES: [&str; 2] = ["natural", "table"];
 
 impl Lexed {
     /// # Errors
     /// What cannot be wrapped, and where, in characters of the text.
     pub(super) fn new(sql: &str) -> Result<Self, (String, usize)> {
         let chars = |byte: usize| sql[..byte].chars().count();
+        if let Some(byte) = sql.find('\0') {
+            return Err((
+                "a statement cannot hold a NUL character".to_owned(),
+                chars(byte),
+            ));
+        }
         let tokens = tokens(sql).map_err(|(why, byte)| (why, chars(byte)))?;
         let Some(first) = tokens.first() else {
             return Err(("the statement is empty".to_owned(), 0));
@@ -78,25 +74,19 @@ impl Lexed {
         };
         let more = |t: &&Token| t.kind == Kind::Symbol(';') && t.start < end;
         if let Some(semicolon) = tokens.iter().find(more) {
-            let why = "one statement per entry; write the next one as an entry of its own";
+            let why = "more than one statement; write the next one as an entry of its own";
             return Err((why.to_owned(), chars(semicolon.start)));
         }
-        let word = |index: usize, word: &str| {
-            tokens
-                .get(index)
-                .is_some_and(|t| t.kind == Kind::Word(word.to_owned()))
-        };
-        let (with, cut) = match (word(0, "with"), word(1, "recursive")) {
-            (true, true) => (With::Recursive, tokens[1].end),
-            (true, false) => (With::Plain, tokens[0].end),
+        let (with, cut) = match (word(&tokens, 0), word(&tokens, 1)) {
+            (Some("with"), Some("recursive")) => (With::Recursive, tokens[1].end),
+            (Some("with"), _) => (With::Plain, tokens[0].end),
             _ => (With::None, first.start),
         };
         for (index, token) in tokens.iter().enumerate() {
-            let ours = matches!(&token.kind, Kind::Word(w) if w == "events" || w == "latest");
-            let defined = ours && word(index + 1, "as") && symbol(&tokens, index + 2) == Some('(');
-            let target =
-                ours && index > 0 && (word(index - 1, "into") || word(index - 1, "update"));
-            if defined || target {
+            let ours = matches!(word(&tokens, index), Some("events" | "latest"));
+            let defined =
+                word(&tokens, index + 1) == Some("as") && symbol(&tokens, index + 2) == Some('(');
+            if ours && (defined || is_target(&tokens[..index])) {
                 let why = "`events` and `latest` are tidegate's; give this one another name";
                 return Err((why.to_owned(), chars(token.start)));
             }
@@ -108,14 +98,12 @@ impl Lexed {
                 _ => None,
             })
             .collect();
-        let names_all = WHOLE_ROW.iter().any(|name| words.contains(*name))
-            || tokens
-                .iter()
-                .enumerate()
-                .any(|(i, t)| t.kind == Kind::Symbol('*') && is_star(&tokens, i));
+        let names_all = ALL_NAMES.iter().any(|name| words.contains(*name))
+            || takes_rows(&tokens)
+            || (0..tokens.len()).any(|index| is_star(&tokens, index));
         Ok(Self {
             names_all,
-            updates_from_events: updates_from_events(&tokens),
+            updates_from_events: updates_from_events(&tokens).map(chars),
             words,
             cut,
             end,
@@ -128,6 +116,71 @@ impl Lexed {
     }
 }
 
+/// What makes it impossible to run a script of several statements in a transaction, and where, in
+/// characters of the text. Whatever else is wrong with it is for Postgres to say.
+pub(crate) fn script_problem(sql: &str) -> Option<(String, usize)> {
+    let chars = |byte: usize| sql[..byte].chars().count();
+    if let Some(byte) = sql.find('\0') {
+        return Some(("holds a NUL character".to_owned(), chars(byte)));
+    }
+    let tokens = tokens(sql).ok()?;
+    // END also ends the body of such a function, in which statements are not at their beginning.
+    let has_bodies = (0..tokens.len()).any(|index| word(&tokens, index) == Some("atomic"));
+    let ends_transaction = |index: usize| {
+        let begins = index == 0 || symbol(&tokens, index - 1) == Some(';');
+        let rest = || (index + 1..tokens.len()).map_while(|index| word(&tokens, index));
+        match word(&tokens, index) {
+            Some("commit" | "abort") => begins,
+            Some("rollback") => begins && !rest().any(|word| word == "to"),
+            Some("end") => begins && !has_bodies,
+            Some("prepare") => begins && rest().next() == Some("transaction"),
+            _ => false,
+        }
+    };
+    let at = (0..tokens.len()).find(|index| ends_transaction(*index))?;
+    let why = "ends the transaction that it runs in; remove this: all of it commits at once";
+    Some((why.to_owned(), chars(tokens[at].start)))
+}
+
+/// The statements of a script, each with where it begins, in characters of the text.
+///
+/// None if they cannot be told apart: the bodies of functions hold semicolons too.
+pub(super) fn statements(sql: &str) -> Option<Vec<(usize, &str)>> {
+    let tokens = tokens(sql).ok()?;
+    if (0..tokens.len()).any(|index| word(&tokens, index) == Some("atomic")) {
+        return None;
+    }
+    let mut statements = Vec::new();
+    let mut start = None;
+    let end = |at: usize| tokens.get(at).map_or(sql.len(), |token| token.start);
+    for at in 0..=tokens.len() {
+        if at == tokens.len() || symbol(&tokens, at) == Some(';') {
+            statements.extend(start.take().map(|start| (start, end(at))));
+        } else {
+            start.get_or_insert(tokens[at].start);
+        }
+    }
+    let place = |(start, end): (usize, usize)| (sql[..start].chars().count(), &sql[start..end]);
+    Some(statements.into_iter().map(place).collect())
+}
+
+/// Where a word stands last, in characters of the text.
+pub(crate) fn last_word(sql: &str, wanted: &str) -> Option<usize> {
+    let tokens = tokens(sql).ok()?;
+    let at = (0..tokens.len())
+        .rev()
+        .find(|index| word(&tokens, *index) == Some(wanted))?;
+    Some(sql[..tokens[at].start].chars().count())
+}
+
+/// The word that begins at a character of the text.
+pub(super) fn word_at(sql: &str, position: usize) -> Option<String> {
+    let (byte, _) = sql.char_indices().nth(position)?;
+    let tokens = tokens(sql).ok()?;
+    let index = tokens.iter().position(|token| token.start == byte)?;
+    word(&tokens, index).map(str::to_owned)
+}
+
 fn symbol(tokens: &[Token], index: usize) -> Option<char> {
     match tokens.get(index)?.kind {
         Kind::Symbol(symbol) => Some(symbol),
@@ -135,20 +188,112 @@ fn symbol(tokens: &[Token], index: usize) -> Option<char> {
     }
 }
 
-/// A `*` that means all columns, not a product and not `count(*)`.
-fn is_star(tokens: &[Token], index: usize) -> bool {
-    let Some(before) = index.checked_sub(1).map(|i| &tokens[i].kind) else {
-        return false;
-    };
-    match before {
-        Kind::Symbol(',' | '.') => true,
-        Kind::Word(word) => matches!(&**word, "select" | "distinct" | "all" | "returning"),
+fn word(tokens: &[Token], index: usize) -> Option<&str> {
+    match &tokens.get(index)?.kind {
+        Kind::Word(word) => Some(word),
+        _ => None,
+    }
+}
+
+/// Whether what comes next is the table that a statement writes.
+fn is_target(before: &[Token]) -> bool {
+    let words = (0..before.len()).rev().map(|index| word(before, index));
+    let mut words = words.filter(|word| *word != Some("only"));
+    match words.next().flatten() {
+        Some("into" | "update") => true,
+        Some("from") => words.next().flatten() == Some("delete"),
         _ => false,
     }
 }
 
-/// Whether an UPDATE joins its rows with `events` directly.
-fn updates_from_events(tokens: &[Token]) -> bool {
+/// A `*` that means all columns, not a product and not `count(*)`.
+fn is_star(tokens: &[Token], index: usize) -> bool {
+    if symbol(tokens, index) != Some('*') || index == 0 {
+        return false;
+    }
+    match &tokens[index - 1].kind {
+        Kind::Symbol(',' | '.') => true,
+        Kind::Symbol('(') => false,
+        Kind::Word(word) if matches!(&**word, "select" | "distinct" | "all" | "returning") => true,
+        // As in `DISTINCT ON (account) * FROM`: a product would have a second factor.
+        _ => match tokens.get(index + 1).map(|token| &token.kind) {
+            None | Some(Kind::Symbol(',' | ')' | ';')) => true,
+            Some(Kind::Word(word)) => matches!(&**word, "from" | "into" | "where"),
+            Some(_) => false,
+        },
+    }
+}
+
+/// Words that can follow a relation in FROM and do not rename it.
+const NOT_AN_ALIAS: [&str; 28] = [
+    "cross",
+    "except",
+    "fetch",
+    "for",
+    "full",
+    "group",
+    "having",
+    "inner",
+    "intersect",
+    "join",
+    "left",
+    "limit",
+    "natural",
+    "offset",
+    "on",
+    "order",
+    "returning",
+    "right",
+    "select",
+    "set",
+    "tablesample",
+    "union",
+    "using",
+    "values",
+    "when",
+    "where",
+    "window",
+    "with",
+];
+
+/// Whether the rows of `events` or `latest` are taken as a whole, as in `to_jsonb(e)`: every use of
+/// the relation's name that neither puts it into a FROM nor is followed by `.column` counts.
+fn takes_rows(tokens: &[Token]) -> bool {
+    let mut aliases: Vec<(usize, &str)> = Vec::new();
+    for index in 0..tokens.len() {
+        let Some("events" | "latest") = word(tokens, index) else {
+            continue;
+        };
+        let before = index.checked_sub(1).and_then(|before| word(tokens, before));
+        if !matches!(before, Some("from" | "join" | "using" | "only")) {
+            // In a list of relations it may be renamed too, but then its columns are named by the alias.
+            if symbol(tokens, index + 1) != Some('.') {
+                return true;
+            }
+            continue;
+        }
+        let at = index + 1 + usize::from(word(tokens, index + 1) == Some("as"));
+        match word(tokens, at) {
+            Some(alias) if !NOT_AN_ALIAS.contains(&alias) => aliases.push((at, alias)),
+            _ => {}
+        }
+    }
+    aliases.iter().any(|(_, alias)| {
+        let used = |index: usize| {
+            let defined = aliases.contains(&(index, alias));
+            match symbol(tokens, index + 1) {
+                // The alias of every column, by place.
+                Some('(') if defined => true,
+                Some('.') => false,
+                _ => !defined,
+            }
+        };
+        (0..tokens.len()).any(|index| word(tokens, index) == Some(alias) && used(index))
+    })
+}
+
+/// Where an UPDATE joins its rows with `events` directly.
+fn updates_from_events(tokens: &[Token]) -> Option<usize> {
     let mut updating: Option<usize> = None;
     let mut listing = false;
     for token in tokens {
@@ -157,7 +302,7 @@ fn updates_from_events(tokens: &[Token]) -> bool {
             Kind::Word(word) if Some(token.depth) == updating => match &**word {
                 "from" | "join" => listing = true,
                 "where" | "on" | "returning" | "set" => listing = false,
-                "events" if listing => return true,
+                "events" if listing => return Some(token.start),
                 // An upsert's DO UPDATE, or a locking clause, has no FROM of its own.
                 "insert" | "select" | "delete" | "merge" => updating = None,
                 _ => {}
@@ -165,7 +310,12 @@ fn updates_from_events(tokens: &[Token]) -> bool {
             _ => {}
         }
     }
-    false
+    None
+}
+
+/// As Postgres has it: whatever is not ASCII is part of a name.
+fn in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '$' || !c.is_ascii()
 }
 
 /// Words, parameters and symbols; comments, strings and blanks are passed over.
@@ -182,7 +332,7 @@ fn tokens(sql: &str) -> Result<Vec<Token>, (String, usize)> {
                 continue;
             }
             b'-' if rest.starts_with("--") => {
-                at += rest.find('\n').unwrap_or(rest.len());
+                at += rest.find(['\n', '\r']).unwrap_or(rest.len());
                 continue;
             }
             b'/' if rest.starts_with("/*") => {
@@ -192,7 +342,7 @@ fn tokens(sql: &str) -> Result<Vec<Token>, (String, usize)> {
             b'\'' => {
                 // A backslash escapes only in E'..'.
                 let escapes = matches!(sql[..at].chars().next_back(), Some('e' | 'E'))
-                    && !sql[..at - 1].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+                    && !sql[..at - 1].ends_with(in_name);
                 at += string(rest, escapes)
                     .ok_or_else(|| ("a string does not end".to_owned(), start))?;
                 continue;
@@ -221,11 +371,10 @@ fn tokens(sql: &str) -> Result<Vec<Token>, (String, usize)> {
                 }
             },
             _ => {
-                let word = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$'));
-                let length = word.unwrap_or(rest.len());
+                let length = rest.find(|c| !in_name(c)).unwrap_or(rest.len());
                 if length > 0 {
                     at += length;
-                    Kind::Word(rest[..length].to_lowercase())
+                    Kind::Word(rest[..length].to_ascii_lowercase())
                 } else {
                     let symbol = rest.chars().next().unwrap_or(' ');
                     at += symbol.len_utf8();
@@ -317,10 +466,7 @@ fn dollar(rest: &str) -> Dollar {
         return Dollar::Symbol;
     };
     let tag = &rest[..tag_end];
-    if !tag[1..tag_end - 1]
-        .chars()
-        .all(|c| c.is_alphanumeric() || c == '_')
-    {
+    if !tag[1..tag_end - 1].chars().all(in_name) {
         return Dollar::Symbol;
     }
     match rest[tag_end..].find(tag) {

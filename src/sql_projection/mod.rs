@@ -23,8 +23,9 @@ use crate::engine::Class;
 use crate::engine::steps;
 use crate::projection::{Batch, Column, Context, Handler, HandlerError, Ref};
 
-pub(crate) use check::{StatementProblem, check};
+pub(crate) use check::{StatementProblem, Unchecked, check};
 use lexer::Lexed;
+pub(crate) use lexer::{last_word, script_problem};
 
 /// A statement of the user's, and where it stands, for messages.
 #[derive(Clone, Debug)]
@@ -96,10 +97,12 @@ impl Statement {
     /// What makes it impossible to wrap, and where, in characters of the text.
     pub(crate) fn new(text: SqlText, columns: &[Column]) -> Result<Self, (String, usize)> {
         let lexed = Lexed::new(&text.sql)?;
-        if lexed.updates_from_events && !text.per_event {
+        if let Some(at) = lexed.updates_from_events
+            && !text.per_event
+        {
             return Err((
                 "`UPDATE .. FROM events` applies one of several events of a row, silently; read from a sub-select with GROUP BY, from `latest`, or set `per_event = true`".to_owned(),
-                0,
+                at,
             ));
         }
         let mut relations = Vec::new();
@@ -161,6 +164,15 @@ impl Statement {
         })
     }
 
+    /// `apply 1` or `emit overdraft`.
+    pub(crate) fn label(&self) -> &str {
+        &self.text.label
+    }
+
+    pub(crate) fn reads_latest(&self) -> bool {
+        self.relations.iter().any(|relation| relation.latest)
+    }
+
     /// The whole statement, as it is sent.
     pub(crate) fn sql(&self) -> AssertSqlSafe<Arc<str>> {
         AssertSqlSafe(Arc::clone(&self.wrapped))
@@ -168,7 +180,7 @@ impl Statement {
 
     /// Turns a position in the statement sent (characters, from 1) into one in the user's text (from 0).
     fn position(&self, sent: usize) -> Option<usize> {
-        (sent + self.cut).checked_sub(self.prefix + 1)
+        Some(sent.checked_sub(self.prefix + 1)? + self.cut)
     }
 
     fn failed(&self, error: sqlx::Error) -> HandlerError {
