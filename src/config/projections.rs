@@ -16,7 +16,7 @@ use crate::sql_projection::{
     Emit, SqlProjection, SqlText, Statement, column_problem, last_word, script_problem,
 };
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "version",
     "topics",
     "format",
@@ -30,6 +30,7 @@ const KEYS: [&str; 16] = [
     "setup",
     "seed",
     "search_path",
+    "writes_elsewhere",
     "columns",
     "apply",
     "emit",
@@ -125,6 +126,10 @@ fn read_one(
         .unwrap_or_default();
     projection.setup = setup.text.unwrap_or_default();
     projection.seed = seed.text.unwrap_or_default();
+    let elsewhere = [("true", true), ("false", false)];
+    projection.writes_elsewhere = section
+        .choice("writes_elsewhere", &elsewhere, sources)
+        .unwrap_or_default();
     for schema in section.list("search_path", sources) {
         if is_identifier(&schema.text) {
             projection.search_path.push(schema.text);

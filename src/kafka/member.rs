@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, DefaultClientContext};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
@@ -235,6 +236,15 @@ impl Group {
 }
 
 impl ClientContext for Callbacks {
+    /// As by default, but a refused commit is no news: the mirror is only for lag tools.
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if facility == "COMMITFAIL" {
+            debug!(group = self.0.name, message, "positions not mirrored");
+        } else {
+            DefaultClientContext.log(level, facility, message);
+        }
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         debug!(group = self.0.name, %error, reason, "kafka");
     }

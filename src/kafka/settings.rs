@@ -95,8 +95,35 @@ pub(crate) fn reserved(key: &str) -> Option<&'static str> {
     found.map(|(_, cure)| *cure)
 }
 
+/// Beginnings of settings that only one kind of client knows; the other would warn about them.
+const CONSUMER_ONLY: [&str; 9] = [
+    "check.crcs",
+    "coordinator.query.",
+    "fetch.",
+    "group.",
+    "heartbeat.",
+    "max.partition.fetch.",
+    "max.poll.",
+    "queued.",
+    "session.",
+];
+const PRODUCER_ONLY: [&str; 6] = [
+    "batch.",
+    "compression.",
+    "linger.",
+    "queue.buffering.",
+    "retries",
+    "sticky.",
+];
+
+fn begins_with_one(key: &str, beginnings: &[&str]) -> bool {
+    beginnings
+        .iter()
+        .any(|beginning| key.starts_with(beginning))
+}
+
 impl Connection {
-    fn base(&self, client_id: &str) -> ClientConfig {
+    fn base(&self, client_id: &str, not_known: &[&str]) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
             .set("client.id", client_id)
@@ -104,7 +131,9 @@ impl Connection {
             .set("allow.auto.create.topics", "false")
             .set("enable.metrics.push", "false");
         for (key, value) in &self.options {
-            config.set(key, value);
+            if !begins_with_one(key, not_known) {
+                config.set(key, value);
+            }
         }
         config.set("bootstrap.servers", &self.bootstrap_servers);
         config
@@ -118,7 +147,7 @@ impl Connection {
         group: &str,
         protocol: GroupProtocol,
     ) -> ClientConfig {
-        let mut config = self.base(client_id);
+        let mut config = self.base(client_id, &PRODUCER_ONLY);
         for (key, value) in [
             ("queued.min.messages", "20000"),
             ("queued.max.messages.kbytes", "4096"),
@@ -150,7 +179,7 @@ impl Connection {
 
     /// The relay's producer. No message times out: one that did would let later ones of its key pass.
     pub(crate) fn producer(&self, client_id: &str) -> ClientConfig {
-        let mut config = self.base(client_id);
+        let mut config = self.base(client_id, &CONSUMER_ONLY);
         for (key, value) in [("linger.ms", "5"), ("compression.type", "lz4")] {
             if !self.options.contains_key(key) {
                 config.set(key, value);
@@ -166,7 +195,7 @@ impl Connection {
 
     /// A client that asks questions.
     pub(crate) fn questions(&self, client_id: &str) -> ClientConfig {
-        self.base(client_id)
+        self.base(client_id, &PRODUCER_ONLY)
     }
 }
 

@@ -126,6 +126,7 @@ pub struct Projection {
     pub(crate) setup: String,
     pub(crate) seed: String,
     pub(crate) search_path: Vec<String>,
+    pub(crate) writes_elsewhere: bool,
     pub(crate) handler: Arc<dyn Handler>,
 }
 
@@ -175,6 +176,7 @@ impl Projection {
             setup: String::new(),
             seed: String::new(),
             search_path: Vec::new(),
+            writes_elsewhere: false,
             handler,
         }
     }
@@ -232,6 +234,14 @@ impl Projection {
     #[must_use]
     pub fn search_path(mut self, schemas: &[&str]) -> Self {
         self.search_path = schemas.iter().map(|schema| (*schema).to_owned()).collect();
+        self
+    }
+
+    /// Says that the handler writes to tables outside the projection's schema. A reset cannot empty
+    /// those, so there is none for such a projection.
+    #[must_use]
+    pub fn writes_elsewhere(mut self) -> Self {
+        self.writes_elsewhere = true;
         self
     }
 

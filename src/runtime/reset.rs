@@ -29,6 +29,10 @@ pub(crate) enum ResetError {
         "the setup SQL of `{0}` has changed since its tables were made; a reset empties tables and cannot change them. Undo the change, or start a projection of another name beside this one"
     )]
     SetupChanged(String),
+    #[error(
+        "projection `{0}` writes to tables outside its schema (`writes_elsewhere`), which a reset cannot empty: what is in them would be counted twice"
+    )]
+    WritesElsewhere(String),
     #[error(transparent)]
     Schema(#[from] Problem),
     #[error(transparent)]
@@ -54,6 +58,9 @@ pub(crate) async fn reset(
     who: &str,
     timeouts: &Timeouts,
 ) -> Result<Reset, ResetError> {
+    if projection.writes_elsewhere {
+        return Err(ResetError::WritesElsewhere(projection.name.clone()));
+    }
     // Asked before the transaction: no question to Kafka under a lock.
     let logs = cluster.logs(&projection.topics).await?;
     let starts: Vec<(TopicPartition, i64)> = logs

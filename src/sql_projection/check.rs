@@ -6,8 +6,8 @@
 
 use sqlx::postgres::{PgDatabaseError, PgErrorPosition};
 use sqlx::{
-    AssertSqlSafe, Column as _, Executor as _, PgConnection, SqlSafeStr as _, Statement as _,
-    TypeInfo as _,
+    AssertSqlSafe, Column as _, Executor as _, PgConnection, Row as _, SqlSafeStr as _,
+    Statement as _, TypeInfo as _,
 };
 
 use super::lexer::{last_word, statements, word_at};
@@ -83,8 +83,10 @@ pub(crate) async fn check(
     let applies = sql.applies.iter().enumerate().map(|(i, s)| (false, i, s));
     let emits = sql.emits.iter().enumerate();
     let emits = emits.map(|(i, e)| (true, i, &e.statement));
+    // A projection that says so may write into other schemas.
+    let own_schema = (!projection.writes_elsewhere).then_some(&*scratch);
     for (emit, index, statement) in applies.chain(emits) {
-        let found = statement_problems(connection, statement, emit).await?;
+        let found = statement_problems(connection, statement, emit, own_schema).await?;
         problems.extend(found.into_iter().map(|found| {
             StatementProblem {
                 emit,
@@ -160,11 +162,12 @@ async fn statement_problems(
     connection: &mut PgConnection,
     statement: &Statement,
     emit: bool,
+    own_schema: Option<&str>,
 ) -> Result<Vec<Found>, store::Error> {
     sqlx::raw_sql("SAVEPOINT statement")
         .execute(&mut *connection)
         .await?;
-    let found = match plan(connection, statement, emit).await {
+    let found = match plan(connection, statement, emit, own_schema).await {
         Ok(found) => found,
         Err(error) if error.as_database_error().is_some() => vec![problem(statement, &error)],
         Err(error) => return Err(error.into()),
@@ -179,6 +182,7 @@ async fn plan(
     connection: &mut PgConnection,
     statement: &Statement,
     emit: bool,
+    own_schema: Option<&str>,
 ) -> Result<Vec<Found>, sqlx::Error> {
     let prepared = (&mut *connection)
         .prepare(statement.sql().into_sql_str())
@@ -195,14 +199,20 @@ async fn plan(
     for sql in [
         "SET LOCAL plan_cache_mode = force_generic_plan".to_owned(),
         format!("PREPARE {name} AS {wrapped}"),
-        format!("EXPLAIN EXECUTE {name}({nulls})"),
+        format!("EXPLAIN (VERBOSE, FORMAT JSON) EXECUTE {name}({nulls})"),
         format!("DEALLOCATE {name}"),
     ] {
         match sqlx::raw_sql(AssertSqlSafe(sql))
-            .execute(&mut *connection)
+            .fetch_optional(&mut *connection)
             .await
         {
-            Ok(_) => {}
+            Ok(None) => {}
+            Ok(Some(row)) => {
+                let plan: serde_json::Value = row.try_get(0)?;
+                let own = |schema: &str| own_schema.is_none_or(|own| own == schema);
+                let elsewhere = written(&plan).into_iter().find(|(schema, _)| !own(schema));
+                found.extend(elsewhere.map(|table| elsewhere_problem(statement, &table)));
+            }
             Err(error) if error.as_database_error().is_some() => {
                 found.push(planning_problem(statement, &error));
                 break;
@@ -211,6 +221,35 @@ async fn plan(
         }
     }
     Ok(found)
+}
+
+/// The tables that a plan writes, with their schemas.
+fn written(plan: &serde_json::Value) -> Vec<(String, String)> {
+    match plan {
+        serde_json::Value::Array(nodes) => nodes.iter().flat_map(written).collect(),
+        serde_json::Value::Object(fields) => {
+            let text = |name: &str| fields.get(name)?.as_str().map(str::to_owned);
+            let writes = text("Node Type").is_some_and(|kind| kind == "ModifyTable");
+            let table = writes.then(|| Some((text("Schema")?, text("Relation Name")?)));
+            let inside = fields.values().flat_map(written);
+            table.flatten().into_iter().chain(inside).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn elsewhere_problem(statement: &Statement, (schema, table): &(String, String)) -> Found {
+    Found {
+        sqlstate: String::new(),
+        message: format!(
+            "the statement writes to `{schema}.{table}`, outside the projection's own schema, where a reset empties nothing"
+        ),
+        hint: Some(
+            "make the table in `setup`; or set `writes_elsewhere = true` and do without `tidegate reset`"
+                .to_owned(),
+        ),
+        position: last_word(&statement.text.sql, table),
+    }
 }
 
 /// What is wrong with the result columns of an `emit`.

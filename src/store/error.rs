@@ -12,8 +12,9 @@ use crate::engine::Class;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum Error {
+    /// Its text is the whole story: a source would be told twice.
     #[error("{}", describe(.0))]
-    Sql(#[from] sqlx::Error),
+    Sql(sqlx::Error),
     #[error("{0} took longer than {1:?}; the connection is given up")]
     Deadline(&'static str, Duration),
     #[error("{0}")]
@@ -21,6 +22,12 @@ pub(crate) enum Error {
     /// The database holds something that Tidegate did not write.
     #[error("{0}")]
     Unexpected(String),
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sql(error)
+    }
 }
 
 impl Error {

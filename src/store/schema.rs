@@ -22,7 +22,6 @@ pub(crate) enum Problem {
     #[error("{what}: {}", super::describe(.error))]
     UserSql {
         what: &'static str,
-        #[source]
         error: sqlx::Error,
     },
     #[error("{0} runs COMMIT or ROLLBACK; remove it: the whole start is one transaction")]
