@@ -143,8 +143,13 @@ pub(crate) async fn apply(
     parts: &[Part<'_>],
 ) -> (Option<PgConnection>, Result<Applied, Failure>) {
     let mut connection = connection;
+    let shares = parts.iter().map(|part| (part.partition, part.records));
+    let events = match applier.decoder.decode(shares) {
+        Ok(events) => events,
+        Err(error) => return (Some(connection), Err(error.into())),
+    };
     let limit = applier.timeouts.transaction();
-    let batch = in_transaction(applier, &mut connection, batch_id, parts);
+    let batch = in_transaction(applier, &mut connection, batch_id, parts, &events);
     let result = match tokio::time::timeout(limit, batch).await {
         Ok(result) => result,
         // Perhaps in the middle of COMMIT.
@@ -166,12 +171,9 @@ async fn in_transaction(
     connection: &mut PgConnection,
     batch_id: Uuid,
     parts: &[Part<'_>],
+    events: &Events<'_>,
 ) -> Result<Applied, Failure> {
     let (projection, generation) = (applier.projection, applier.generation);
-    let events = applier
-        .decoder
-        .decode(parts.iter().map(|part| (part.partition, part.records)))?;
-
     let search_path = transaction::search_path(&generation.schema_name, &projection.search_path);
     let name = format!("tidegate apply {} {}", projection.name, applier.owner);
     transaction::begin(connection, &search_path, &name, &applier.timeouts).await?;
@@ -183,21 +185,21 @@ async fn in_transaction(
     let xact_id = transaction::open_apply(connection, &projection.name, plans).await?;
 
     let order = events.by_entity();
-    let outcomes = admission::admit(connection, projection, &events, &order).await?; // I4
-    let emitted = effects(connection, projection, &events, &order, &outcomes).await?;
+    let outcomes = admission::admit(connection, projection, events, &order).await?; // I4
+    let emitted = effects(connection, projection, events, &order, &outcomes).await?;
     let still_in = transaction::settle_effects(connection)
         .await
         .map_err(|error| swallowed_or(HandlerError::from(error)))?;
     if still_in.as_deref() != Some(&*xact_id) {
         return Err(Failure::Refused); // before anything of ours could be written outside the transaction
     }
-    let messages = messages(projection, &events, parts, emitted);
+    let messages = messages(projection, events, parts, emitted);
     if !messages.is_empty() {
         outbox::insert(connection, &messages).await?; // I5
     }
 
     failpoint::reach(failpoint::BEFORE_ADVANCE);
-    let moves = moves(parts, &events, &outcomes);
+    let moves = moves(parts, events, &outcomes);
     let expected = Expected {
         projection: &projection.name,
         generation: generation.number,
