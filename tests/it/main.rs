@@ -13,6 +13,9 @@
 
 mod harness;
 
+mod apply;
 mod crash;
+mod gate;
 mod rebalance;
+mod records;
 mod reset;
