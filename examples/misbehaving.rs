@@ -10,7 +10,7 @@ use tidegate::projection::{
     Batch, BatchHandler, Context, Gate, HandlerError, Message, Projection, Registry,
 };
 
-const SETUP: &str = "CREATE TABLE effect (record_offset bigint NOT NULL)";
+const SETUP: &str = "CREATE TABLE effect (part integer NOT NULL, record_offset bigint NOT NULL)";
 
 #[derive(Deserialize)]
 struct Order {
@@ -25,7 +25,8 @@ struct Misbehaving {
 impl BatchHandler for Misbehaving {
     async fn apply(&self, ctx: &mut Context<'_>, batch: &Batch<'_>) -> Result<(), HandlerError> {
         for event in batch.iter() {
-            sqlx::query("INSERT INTO effect VALUES ($1)")
+            sqlx::query("INSERT INTO effect VALUES ($1, $2)")
+                .bind(event.partition().partition())
                 .bind(event.record().offset())
                 .execute(ctx.connection())
                 .await?;
@@ -38,15 +39,15 @@ impl BatchHandler for Misbehaving {
             let order: Order = event.json()?;
             match order.what.as_deref() {
                 None => {}
-                Some("commit") => run(ctx, "COMMIT").await?,
+                Some("commit") => return run(ctx, "COMMIT").await,
                 Some("commit and begin") => {
                     run(ctx, "COMMIT").await?;
-                    run(ctx, "BEGIN").await?;
+                    return run(ctx, "BEGIN").await;
                 }
-                Some("rollback") => run(ctx, "ROLLBACK").await?,
+                Some("rollback") => return run(ctx, "ROLLBACK").await,
                 Some("rollback and begin") => {
                     run(ctx, "ROLLBACK").await?;
-                    run(ctx, "BEGIN").await?;
+                    return run(ctx, "BEGIN").await;
                 }
                 Some("swallow") => {
                     let _ = run(ctx, "SELECT 1 / 0").await;
@@ -89,6 +90,7 @@ fn panics() {
     panic!("out of cheese");
 }
 
+#[allow(clippy::print_stderr, reason = "this is a command line")]
 fn main() -> ExitCode {
     let topic = |variable: &str| std::env::var(variable).unwrap_or_else(|_| "none".to_owned());
     let handler = Misbehaving {

@@ -80,6 +80,7 @@ fn topic(variable: &str, usual: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| usual.to_owned())
 }
 
+#[allow(clippy::print_stderr, reason = "this is a command line")]
 fn main() -> ExitCode {
     let handler = OrderCount {
         rewards: topic("REWARDS_TOPIC", "rewards"),

@@ -14,8 +14,14 @@
 mod harness;
 
 mod apply;
+mod cli;
 mod crash;
 mod gate;
+mod handlers;
+mod outage;
 mod rebalance;
 mod records;
+mod relay;
 mod reset;
+mod store;
+mod tidy;

@@ -22,7 +22,7 @@ pub(crate) use kafka::{
     LogRecord, Sender, commit_offsets, committed_offsets, delete_records_before, end_offsets,
     read_log,
 };
-pub(crate) use ledger::{Expected, Feeder, Message, Stream};
+pub(crate) use ledger::{Expected, Message, Stream};
 pub(crate) use process::{Launch, Output, Process};
 pub(crate) use proxy::{Proxy, Trouble};
 pub(crate) use watch::Watch;

@@ -208,8 +208,14 @@ impl Process {
 
     /// Stops it in order, and expects that it does.
     #[track_caller]
-    pub(crate) fn stop(mut self) {
+    pub(crate) fn stop(self) {
         self.signal("TERM");
+        self.expect_stopped();
+    }
+
+    /// Waits for the end of a process that was told to stop.
+    #[track_caller]
+    pub(crate) fn expect_stopped(mut self) {
         let status = self.wait(Duration::from_secs(40));
         assert_eq!(status.code(), Some(0), "{} did not stop cleanly", self.name);
     }

@@ -32,7 +32,21 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// `trouble` is asked at every COMMIT, with how many there were before.
     pub(crate) fn to(server: &str, trouble: impl Fn(usize) -> Trouble + Send + 'static) -> Self {
+        Self::at("127.0.0.1:0", server, trouble)
+    }
+
+    /// Where nobody listens yet.
+    pub(crate) fn free_address() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    }
+
+    pub(crate) fn at(
+        address: &str,
+        server: &str,
+        trouble: impl Fn(usize) -> Trouble + Send + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let cuts = Arc::new(AtomicUsize::new(0));
         let (server, counted) = (server.to_owned(), Arc::clone(&cuts));
