@@ -126,6 +126,9 @@ impl From<crate::kafka::ClusterError> for Failed {
 /// }
 /// ```
 pub fn main(registry: Registry) -> ExitCode {
+    // Arms what the environment variable FAILPOINTS names, for as long as the program runs.
+    #[cfg(feature = "failpoints")]
+    let _armed = fail::FailScenario::setup();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

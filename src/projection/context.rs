@@ -55,7 +55,7 @@ impl<'c> Context<'c> {
 
     /// The batch's transaction. `search_path` begins with the projection's schema.
     ///
-    /// A COMMIT or ROLLBACK run through it is noticed before anything is applied.
+    /// A COMMIT run through it fails, and rolls everything back; that, and a ROLLBACK, halts the partition.
     pub fn connection(&mut self) -> &mut PgConnection {
         self.connection
     }

@@ -176,7 +176,8 @@ async fn in_transaction(
     let (projection, generation) = (applier.projection, applier.generation);
     let search_path = transaction::search_path(&generation.schema_name, &projection.search_path);
     let name = format!("tidegate apply {} {}", projection.name, applier.owner);
-    transaction::begin(connection, &search_path, &name, &applier.timeouts).await?;
+    // I1: not even the handler can commit.
+    transaction::begin_guarded(connection, &search_path, &name, &applier.timeouts).await?;
     let plans = if events.records.len() < GENERIC_PLAN_BELOW {
         "force_generic_plan"
     } else {
@@ -269,8 +270,11 @@ async fn effects(
     }
 }
 
-/// A handler that goes on after an SQL error meets 25P02 in its next statement, or we do in ours.
+/// A handler that runs COMMIT meets the guard. One that goes on after an SQL error meets 25P02 in its next statement, or we do in ours.
 fn swallowed_or(error: HandlerError) -> Failure {
+    if error.sql().is_some_and(transaction::is_refused_commit) {
+        return Failure::Refused;
+    }
     let aborted = error
         .sql()
         .and_then(store::sqlstate)

@@ -4,7 +4,7 @@
 
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use super::Error;
+use super::{Error, transaction};
 
 const BOOKKEEPING: &str = include_str!("sql/schema_bookkeeping.sql");
 const RELATIONS: &str = include_str!("sql/schema_relations.sql");
@@ -138,22 +138,14 @@ pub(crate) async fn run_user_sql(
     if sql.trim().is_empty() {
         return Ok(());
     }
-    let before = xact_id(connection).await?;
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+    transaction::guard(connection).await?;
+    let done = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
         .execute(&mut *connection)
-        .await
-        .map_err(|error| Problem::UserSql { what, error })?;
-    if xact_id(connection).await? == before {
-        Ok(())
-    } else {
-        Err(Problem::EndsTransaction(what))
+        .await;
+    match done {
+        Ok(_) if transaction::lift_guard(connection).await? => Ok(()),
+        Ok(_) => Err(Problem::EndsTransaction(what)),
+        Err(error) if transaction::is_refused_commit(&error) => Err(Problem::EndsTransaction(what)),
+        Err(error) => Err(Problem::UserSql { what, error }),
     }
-}
-
-async fn xact_id(connection: &mut PgConnection) -> Result<String, Error> {
-    Ok(
-        sqlx::query_scalar("SELECT pg_catalog.pg_current_xact_id()::text")
-            .fetch_one(connection)
-            .await?,
-    )
 }

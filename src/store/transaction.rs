@@ -4,13 +4,20 @@
 //! returns Ok when Postgres has rolled back. Here COMMIT is sent only after a last statement whose
 //! count was seen, and its failure is the caller's to settle.
 
-use sqlx::{PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use super::{Error, Timeouts, millis};
+use super::{Error, Timeouts, describe, millis, sqlstate};
 
 const SETTINGS: &str = include_str!("sql/transaction_settings.sql");
 const OPEN: &str = include_str!("sql/transaction_open.sql");
 const LOCK_EXCLUSIVE: &str = include_str!("sql/generation_lock_exclusive.sql");
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
+/// Keeps COMMIT from working while a user's code or SQL runs (I1): at COMMIT Postgres runs the query of
+/// a cursor that is to outlive the transaction, and this query fails, which rolls everything back. It
+/// costs no write. Whoever ran COMMIT meets an error that [`is_refused_commit`] knows.
+const GUARD: &str = "DECLARE tidegate_guard NO SCROLL CURSOR WITH HOLD FOR SELECT pg_catalog.current_setting('tidegate.not_yours_to_commit')";
 
 /// The `search_path` of a transaction that runs no user's statement.
 pub(crate) const OWN_SEARCH_PATH: &str = "pg_catalog, pg_temp";
@@ -32,9 +39,30 @@ pub(crate) async fn begin(
     application_name: &str,
     timeouts: &Timeouts,
 ) -> Result<(), Error> {
-    sqlx::raw_sql("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+    sqlx::raw_sql(BEGIN).execute(&mut *connection).await?;
+    set(connection, search_path, application_name, timeouts).await
+}
+
+/// The same for a transaction that a user's code works in, which it cannot commit.
+pub(crate) async fn begin_guarded(
+    connection: &mut PgConnection,
+    search_path: &str,
+    application_name: &str,
+    timeouts: &Timeouts,
+) -> Result<(), Error> {
+    let begin = format!("{BEGIN}; {GUARD}");
+    sqlx::raw_sql(AssertSqlSafe(begin))
         .execute(&mut *connection)
         .await?;
+    set(connection, search_path, application_name, timeouts).await
+}
+
+async fn set(
+    connection: &mut PgConnection,
+    search_path: &str,
+    application_name: &str,
+    timeouts: &Timeouts,
+) -> Result<(), Error> {
     sqlx::query(SETTINGS)
         .bind(search_path)
         // Postgres cuts longer names; cut here, the notice is spared.
@@ -45,6 +73,35 @@ pub(crate) async fn begin(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// From here on COMMIT fails, until [`lift_guard`].
+pub(crate) async fn guard(connection: &mut PgConnection) -> Result<(), Error> {
+    sqlx::raw_sql(GUARD).execute(connection).await?;
+    Ok(())
+}
+
+/// Lets COMMIT work again. False if the guarded transaction is not there any more.
+pub(crate) async fn lift_guard(connection: &mut PgConnection) -> Result<bool, Error> {
+    match sqlx::raw_sql("CLOSE tidegate_guard")
+        .execute(connection)
+        .await
+    {
+        Ok(_) => Ok(true),
+        Err(error) if is_guard_gone(&error) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether this is what a COMMIT under guard is answered.
+pub(crate) fn is_refused_commit(error: &sqlx::Error) -> bool {
+    sqlstate(error).as_deref() == Some("42704")
+        && describe(error).contains("tidegate.not_yours_to_commit")
+}
+
+/// ROLLBACK has taken the cursor along.
+fn is_guard_gone(error: &sqlx::Error) -> bool {
+    sqlstate(error).as_deref() == Some("34000")
 }
 
 /// Takes the shared generation lock and returns the transaction's id.
@@ -73,15 +130,20 @@ pub(crate) async fn lock_generation(
     Ok(())
 }
 
-/// Raises what deferred constraints have to say now, where it can still be told from a failed COMMIT,
-/// and returns the id of the transaction we are in: another one if the handler has ended ours.
+/// Lifts the guard, raises what deferred constraints have to say now, where it can still be told from a
+/// failed COMMIT, and returns the id of the transaction we are in: none or another one if the handler
+/// has ended ours.
 pub(crate) async fn settle_effects(connection: &mut PgConnection) -> sqlx::Result<Option<String>> {
-    sqlx::raw_sql(
-        "SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text",
+    let settled = sqlx::raw_sql(
+        "CLOSE tidegate_guard; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text",
     )
     .fetch_one(connection)
-    .await?
-    .try_get(0)
+    .await;
+    match settled {
+        Ok(row) => row.try_get(0),
+        Err(error) if is_guard_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) async fn commit(connection: &mut PgConnection) -> Result<(), Error> {

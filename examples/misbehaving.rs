@@ -1,0 +1,108 @@
+//! Everything that a handler must not do. For the tests only: see `tests/it/handlers.rs`.
+//!
+//! The handler writes an effect and emits a message for every record. Where a record's value is
+//! `{"do": ".."}` it then misbehaves in the way that the value names.
+
+use std::process::ExitCode;
+
+use serde::Deserialize;
+use tidegate::projection::{
+    Batch, BatchHandler, Context, Gate, HandlerError, Message, Projection, Registry,
+};
+
+const SETUP: &str = "CREATE TABLE effect (part integer NOT NULL, record_offset bigint NOT NULL)";
+
+#[derive(Deserialize)]
+struct Order {
+    #[serde(rename = "do")]
+    what: Option<String>,
+}
+
+struct Misbehaving {
+    outgoing: String,
+}
+
+impl BatchHandler for Misbehaving {
+    async fn apply(&self, ctx: &mut Context<'_>, batch: &Batch<'_>) -> Result<(), HandlerError> {
+        for event in batch.iter() {
+            sqlx::query("INSERT INTO effect VALUES ($1, $2)")
+                .bind(event.partition().partition())
+                .bind(event.record().offset())
+                .execute(ctx.connection())
+                .await?;
+            let message = Message {
+                topic: self.outgoing.clone(),
+                payload: event.record().value().map(<[u8]>::to_vec),
+                ..Message::default()
+            };
+            ctx.emit(&event, "copy", message)?;
+            let order: Order = event.json()?;
+            match order.what.as_deref() {
+                None => {}
+                Some("commit") => return run(ctx, "COMMIT").await,
+                Some("commit and begin") => {
+                    run(ctx, "COMMIT").await?;
+                    return run(ctx, "BEGIN").await;
+                }
+                Some("rollback") => return run(ctx, "ROLLBACK").await,
+                Some("rollback and begin") => {
+                    run(ctx, "ROLLBACK").await?;
+                    return run(ctx, "BEGIN").await;
+                }
+                Some("swallow") => {
+                    let _ = run(ctx, "SELECT 1 / 0").await;
+                }
+                Some("swallow, then go on") => {
+                    let _ = run(ctx, "SELECT 1 / 0").await;
+                    run(ctx, "SELECT 1").await?;
+                }
+                Some("panic") => panics(),
+                Some("reject") => {
+                    return Err(HandlerError::terminal("not this one").at(&event));
+                }
+                Some("reject without a name") => {
+                    return Err(HandlerError::terminal("one of them"));
+                }
+                Some("a missing table") => run(ctx, "SELECT * FROM nowhere").await?,
+                Some("emit too much") => {
+                    let message = Message {
+                        topic: self.outgoing.clone(),
+                        payload: Some(vec![b'x'; 2_000_000]),
+                        ..Message::default()
+                    };
+                    ctx.emit(&event, "huge", message)?;
+                }
+                Some(other) => return Err(HandlerError::terminal(format!("do what? {other}"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn run(ctx: &mut Context<'_>, sql: &'static str) -> Result<(), HandlerError> {
+    // Unprepared: transaction commands as a handler would send them.
+    sqlx::raw_sql(sql).execute(ctx.connection()).await?;
+    Ok(())
+}
+
+#[allow(clippy::panic, reason = "that is what is tested")]
+fn panics() {
+    panic!("out of cheese");
+}
+
+#[allow(clippy::print_stderr, reason = "this is a command line")]
+fn main() -> ExitCode {
+    let topic = |variable: &str| std::env::var(variable).unwrap_or_else(|_| "none".to_owned());
+    let handler = Misbehaving {
+        outgoing: topic("OUTGOING_TOPIC"),
+    };
+    let incoming = topic("INCOMING_TOPIC");
+    let projection = Projection::batch("misbehaving", 1, &[&incoming], Gate::None, handler);
+    match Registry::new().register(projection.setup(SETUP)) {
+        Ok(registry) => tidegate::cli::main(registry),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

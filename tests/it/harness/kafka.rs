@@ -1,0 +1,252 @@
+//! Topics of a test's own, what goes into them and what is in them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use super::{block_on, bootstrap_servers};
+
+const ANSWER: Duration = Duration::from_secs(20);
+
+fn config() -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", bootstrap_servers())
+        .set("enable.metrics.push", "false");
+    config
+}
+
+fn admin() -> AdminClient<DefaultClientContext> {
+    config().create().unwrap()
+}
+
+pub(crate) fn create_topic(name: &str, partitions: i32) {
+    let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+    let options = AdminOptions::new().operation_timeout(Some(ANSWER));
+    let created = block_on(admin().create_topics(&[topic], &options)).unwrap();
+    for result in created {
+        result.unwrap();
+    }
+    wait_for_partitions(name, partitions);
+}
+
+pub(crate) fn add_partitions(name: &str, partitions: i32) {
+    let count = usize::try_from(partitions).unwrap();
+    let more = NewPartitions::new(name, count);
+    block_on(admin().create_partitions(&[more], &AdminOptions::new())).unwrap();
+    wait_for_partitions(name, partitions);
+}
+
+/// Created is not yet known everywhere.
+fn wait_for_partitions(name: &str, partitions: i32) {
+    super::wait_until(ANSWER, "the topic is there", || {
+        let metadata = consumer("it").fetch_metadata(Some(name), ANSWER);
+        metadata.is_ok_and(|metadata| {
+            let topic = &metadata.topics()[0];
+            topic.error().is_none()
+                && topic.partitions().len() == usize::try_from(partitions).unwrap()
+                && topic.partitions().iter().all(|p| p.leader() >= 0)
+        })
+    });
+}
+
+/// Best effort: what is left behind is in nobody's way.
+pub(crate) fn delete(topics: &[&str], groups: &[&str]) {
+    let options = AdminOptions::new();
+    let _ = block_on(admin().delete_topics(topics, &options));
+    let _ = block_on(admin().delete_groups(groups, &options));
+}
+
+/// Deletes records below an offset, as retention does.
+pub(crate) fn delete_records_before(topic: &str, partition: i32, offset: i64) {
+    let mut offsets = TopicPartitionList::new();
+    offsets
+        .add_partition_offset(topic, partition, Offset::Offset(offset))
+        .unwrap();
+    block_on(admin().delete_records(&offsets, &AdminOptions::new())).unwrap();
+}
+
+fn consumer(group: &str) -> BaseConsumer {
+    config()
+        .set("group.id", group)
+        .set("enable.auto.commit", "false")
+        .set("auto.offset.reset", "error")
+        .set("fetch.wait.max.ms", "50")
+        .create()
+        .unwrap()
+}
+
+/// The end of each partition's log.
+pub(crate) fn end_offsets(topic: &str, partitions: i32) -> BTreeMap<i32, i64> {
+    let consumer = consumer("it");
+    (0..partitions)
+        .map(|p| (p, consumer.fetch_watermarks(topic, p, ANSWER).unwrap().1))
+        .collect()
+}
+
+/// What a group's offsets say, where there are any.
+pub(crate) fn committed_offsets(group: &str, topic: &str, partitions: i32) -> BTreeMap<i32, i64> {
+    let mut asked = TopicPartitionList::new();
+    asked.add_partition_range(topic, 0, partitions - 1);
+    let found = consumer(group).committed_offsets(asked, ANSWER).unwrap();
+    let offsets = found
+        .elements()
+        .into_iter()
+        .filter_map(|p| match p.offset() {
+            Offset::Offset(offset) => Some((p.partition(), offset)),
+            _ => None,
+        });
+    offsets.collect()
+}
+
+/// Overwrites a group's offsets, as somebody's tool might. Only possible while the group has no member.
+pub(crate) fn commit_offsets(group: &str, topic: &str, offsets: &BTreeMap<i32, i64>) {
+    let mut list = TopicPartitionList::new();
+    for (partition, offset) in offsets {
+        list.add_partition_offset(topic, *partition, Offset::Offset(*offset))
+            .unwrap();
+    }
+    let consumer = consumer(group);
+    consumer
+        .commit(&list, rdkafka::consumer::CommitMode::Sync)
+        .unwrap();
+}
+
+/// A record as it stands in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogRecord {
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
+}
+
+impl LogRecord {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        let (_, value) = found.unwrap_or_else(|| panic!("no header {name} in {self:?}"));
+        std::str::from_utf8(value).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(self.value.as_deref().unwrap()).unwrap()
+    }
+}
+
+/// Everything that is in a topic, by partition and offset.
+pub(crate) fn read_log(topic: &str, partitions: i32) -> Vec<LogRecord> {
+    let mut waiting = end_offsets(topic, partitions);
+    waiting.retain(|_, end| *end > 0);
+    let consumer = consumer("it");
+    let mut assigned = TopicPartitionList::new();
+    for partition in waiting.keys() {
+        assigned
+            .add_partition_offset(topic, *partition, Offset::Beginning)
+            .unwrap();
+    }
+    consumer.assign(&assigned).unwrap();
+    let mut records = Vec::new();
+    let began = Instant::now();
+    while !waiting.is_empty() {
+        assert!(
+            began.elapsed() < ANSWER * 3,
+            "the log of {topic} is not all read: {waiting:?}"
+        );
+        let Some(message) = consumer.poll(Duration::from_millis(200)) else {
+            continue;
+        };
+        let message = message.unwrap();
+        let headers = message.headers().map(|headers| {
+            let header =
+                |h: Header<'_, &[u8]>| (h.key.to_owned(), h.value.unwrap_or_default().to_vec());
+            headers.iter().map(header).collect()
+        });
+        records.push(LogRecord {
+            partition: message.partition(),
+            offset: message.offset(),
+            key: message.key().map(<[u8]>::to_vec),
+            value: message.payload().map(<[u8]>::to_vec),
+            headers: headers.unwrap_or_default(),
+        });
+        let end = waiting.get(&message.partition()).copied();
+        if end.is_some_and(|end| message.offset() + 1 >= end) {
+            waiting.remove(&message.partition());
+        }
+    }
+    records.sort_by_key(|record| (record.partition, record.offset));
+    records
+}
+
+/// Writes records to one topic, to explicit partitions, in the order of the calls.
+pub(crate) struct Sender {
+    topic: String,
+    producer: ThreadedProducer<DefaultProducerContext>,
+}
+
+impl Sender {
+    pub(crate) fn new(topic: &str) -> Self {
+        Self {
+            topic: topic.to_owned(),
+            producer: config()
+                .set("enable.idempotence", "true")
+                .set("linger.ms", "2")
+                .create()
+                .unwrap(),
+        }
+    }
+
+    /// Puts a record under way.
+    pub(crate) fn send(&self, partition: i32, key: Option<&[u8]>, value: Option<&[u8]>) {
+        self.send_with_headers(partition, key, value, &[]);
+    }
+
+    pub(crate) fn send_with_headers(
+        &self,
+        partition: i32,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[(&str, &[u8])],
+    ) {
+        let mut kafka_headers = OwnedHeaders::new();
+        for (key, value) in headers {
+            kafka_headers = kafka_headers.insert(Header {
+                key,
+                value: Some(*value),
+            });
+        }
+        let mut record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&self.topic)
+            .partition(partition)
+            .headers(kafka_headers);
+        record.key = key;
+        record.payload = value;
+        loop {
+            match self.producer.send(record) {
+                Ok(()) => return,
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
+                    record = back;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err((error, _)) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Sends JSON, with its field `account` as key.
+    pub(crate) fn send_json(&self, partition: i32, value: &serde_json::Value) {
+        let key = value["account"].as_str().map(str::as_bytes);
+        self.send(partition, key, Some(value.to_string().as_bytes()));
+    }
+
+    /// Waits until all that is under way is in the log.
+    pub(crate) fn flush(&self) {
+        self.producer.flush(ANSWER).unwrap();
+    }
+}

@@ -1,0 +1,273 @@
+//! The real binary as a child process, and its commands.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::{World, wait_until};
+
+const TAIL_LINES: usize = 60;
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Output {
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Self {
+        assert_eq!(
+            self.code, code,
+            "stdout:\n{}\nstderr:\n{}",
+            self.stdout, self.stderr
+        );
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// A run of the binary that is being prepared.
+pub(crate) struct Launch<'w> {
+    world: &'w World,
+    name: String,
+    program: PathBuf,
+    environment: Vec<(String, String)>,
+    options: Vec<(String, String)>,
+    arguments: Vec<String>,
+}
+
+impl<'w> Launch<'w> {
+    pub(super) fn new(world: &'w World, name: &str) -> Self {
+        // What makes a rebalance quick: the shortest session that brokers allow by default.
+        let options = [
+            ("session.timeout.ms", "6000"),
+            ("heartbeat.interval.ms", "500"),
+        ];
+        Self {
+            world,
+            name: name.to_owned(),
+            program: PathBuf::from(env!("CARGO_BIN_EXE_tidegate")),
+            environment: Vec::new(),
+            options: options
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .to_vec(),
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Another program: one of the examples.
+    pub(crate) fn example(mut self, name: &str) -> Self {
+        self.program = example(name);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.environment.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Where the process ends itself, or is slow: `apply-before-commit=2*off->return`.
+    pub(crate) fn failpoints(self, failpoints: &str) -> Self {
+        self.env("FAILPOINTS", failpoints)
+    }
+
+    pub(crate) fn batch_records_max(self, records: usize) -> Self {
+        self.env("TIDEGATE__APPLY__BATCH_RECORDS_MAX", records)
+    }
+
+    /// A setting of librdkafka.
+    pub(crate) fn option(mut self, key: &str, value: &str) -> Self {
+        self.options.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A member that takes its partitions up again at once when it is started anew, without waiting
+    /// for the session of its predecessor to end.
+    pub(crate) fn comes_back(self) -> Self {
+        let id = self.name.clone();
+        self.option("group.instance.id", &id)
+    }
+
+    pub(crate) fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    fn command(&self, command: &[&str]) -> Command {
+        let config = self.world.write_config(&self.name, &self.options);
+        let mut child = Command::new(&self.program);
+        child
+            .args(command)
+            .args(&self.arguments)
+            .env("TIDEGATE_CONFIG", config)
+            .env("TIDEGATE__POSTGRES__URL", self.world.db.url())
+            .env("TIDEGATE_LOG", "info,tidegate=debug")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        child
+    }
+
+    /// Starts `run`.
+    pub(crate) fn start(self) -> Process {
+        let log = self.world.folder().join(format!("{}.log", self.name));
+        // One log for all runs of that name, the newest last.
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
+        let mut command = self.command(&["run"]);
+        command.stdout(file.try_clone().unwrap()).stderr(file);
+        Process {
+            child: command.spawn().unwrap(),
+            name: self.name,
+            starts_at: usize::try_from(fs::metadata(&log).unwrap().len()).unwrap(),
+            log,
+        }
+    }
+
+    /// Runs a command to its end.
+    #[track_caller]
+    pub(crate) fn output(self, command: &[&str]) -> Output {
+        let output = self.command(command).output().unwrap();
+        Output {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// A running process. Killed when dropped; shows the end of its log if the test has failed.
+pub(crate) struct Process {
+    child: Child,
+    name: String,
+    log: PathBuf,
+    starts_at: usize,
+}
+
+impl Process {
+    /// What this run has logged.
+    pub(crate) fn log(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap();
+        String::from_utf8_lossy(&bytes[self.starts_at..]).into_owned()
+    }
+
+    /// Whether a line of the log has all these words.
+    pub(crate) fn has_logged(&self, words: &[&str]) -> bool {
+        let has_all = |line: &str| words.iter().all(|word| line.contains(word));
+        self.log().lines().any(has_all)
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_log(&self, limit: Duration, words: &[&str]) {
+        let what = format!("{} has logged {words:?}", self.name);
+        wait_until(limit, &what, || self.has_logged(words));
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal, by the name that `kill` knows.
+    pub(crate) fn signal(&self, signal: &str) {
+        let done = Command::new("kill")
+            .arg(format!("-{signal}"))
+            .arg(self.child.id().to_string())
+            .status()
+            .unwrap();
+        assert!(done.success(), "{} cannot be sent {signal}", self.name);
+    }
+
+    /// Ends it without a chance to clean up.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for it to end by itself.
+    #[track_caller]
+    pub(crate) fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let what = format!("{} has ended", self.name);
+        wait_until(limit, &what, || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap()
+    }
+
+    /// Stops it in order, and expects that it does.
+    #[track_caller]
+    pub(crate) fn stop(self) {
+        self.signal("TERM");
+        self.expect_stopped();
+    }
+
+    /// Waits for the end of a process that was told to stop.
+    #[track_caller]
+    pub(crate) fn expect_stopped(mut self) {
+        let status = self.wait(Duration::from_secs(40));
+        assert_eq!(status.code(), Some(0), "{} did not stop cleanly", self.name);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+            eprintln!("== end of the log of {}\n{}", self.name, tail.join("\n"));
+        }
+    }
+}
+
+/// The path of an example, which is built first: `cargo test --test it` builds only the service.
+fn example(name: &str) -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| {
+        let service = Path::new(env!("CARGO_BIN_EXE_tidegate"));
+        let profile_folder = service.parent().unwrap();
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args([
+                "build",
+                "--quiet",
+                "--locked",
+                "--examples",
+                "--features",
+                "failpoints",
+            ])
+            .arg("--target-dir")
+            .arg(profile_folder.parent().unwrap());
+        // What cargo tells a test about its package would make build scripts run again.
+        for (name, _) in std::env::vars_os() {
+            let told = name.to_string_lossy();
+            if told.starts_with("CARGO_") && told != "CARGO_HOME" {
+                build.env_remove(&name);
+            }
+        }
+        if profile_folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(
+            build.status().unwrap().success(),
+            "the examples cannot be built"
+        );
+        profile_folder.join("examples")
+    });
+    folder.join(name)
+}

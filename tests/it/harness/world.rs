@@ -1,0 +1,499 @@
+//! One test's share of Kafka and Postgres, with its configuration.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::kafka::{add_partitions, create_topic, delete};
+use super::{
+    Expected, LONG, Launch, LogRecord, Message, Output, Place, Process, Sender, Stream, TestDb,
+    bootstrap_servers, end_offsets, read_log, unique, wait_until,
+};
+
+/// A projection that applies and sends every record. It has neither gate nor inbox nor key, so a
+/// record that is applied twice is there twice.
+const JOURNAL: &str = r#"
+[projections.journal]
+topics  = ["@in@"]
+gate    = "none"
+setup   = "journal.sql"
+columns = { account = "text" }
+
+[[projections.journal.apply]]
+sql = "INSERT INTO journal (partition, record_offset) SELECT _partition, _offset FROM events"
+"#;
+
+const JOURNAL_EMIT: &str = r#"
+[[projections.journal.emit]]
+name  = "copy"
+topic = "@out@"
+sql   = "SELECT _ref, account AS key, jsonb_build_object('offset', _offset) AS payload FROM events"
+"#;
+
+const JOURNAL_FILE: (&str, &str) = (
+    "journal.sql",
+    "CREATE TABLE journal (partition integer NOT NULL, record_offset bigint NOT NULL)",
+);
+
+/// The topics, deleted when the last world that uses them is gone.
+struct Topics {
+    incoming: String,
+    outgoing: String,
+    partitions: i32,
+    groups: Vec<String>,
+}
+
+impl Drop for Topics {
+    fn drop(&mut self) {
+        if self.partitions == 0 {
+            return;
+        }
+        let groups: Vec<&str> = self.groups.iter().map(String::as_str).collect();
+        delete(&[&self.incoming, &self.outgoing], &groups);
+    }
+}
+
+/// A database, two topics, and a configuration.
+pub(crate) struct World {
+    pub(crate) db: TestDb,
+    pub(crate) seed: u64,
+    prefix: String,
+    projections: String,
+    files: Vec<(String, String)>,
+    folder: tempfile::TempDir,
+    topics: Arc<Topics>,
+    _place: Option<Place>,
+}
+
+impl World {
+    /// `projections` is the configuration without its connections; `@in@` and `@out@` in it are the two
+    /// topics. `files` are put beside it. The database is migrated.
+    pub(crate) fn new(partitions: i32, projections: &str, files: &[(&str, &str)]) -> Self {
+        let place = Place::take();
+        bootstrap_servers();
+        let topics = Topics {
+            incoming: format!("it-{}-in", unique()),
+            outgoing: format!("it-{}-out", unique()),
+            partitions,
+            groups: Vec::new(),
+        };
+        create_topic(&topics.incoming, partitions);
+        create_topic(&topics.outgoing, partitions);
+        let own = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+        let files = files.iter().map(own).collect();
+        Self::with_topics(Arc::new(topics), projections.to_owned(), files, Some(place))
+    }
+
+    /// The projections of `examples/ledger`, and the journal.
+    pub(crate) fn ledger(partitions: i32) -> Self {
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/ledger");
+        let read = |name: &str| fs::read_to_string(example.join(name)).unwrap();
+        let config = read("tidegate.toml");
+        // From the first projection on; the connections are the test's.
+        let projections = config[config.find("[projections.").unwrap()..]
+            .replace("ledger.entries", "@in@")
+            .replace("ledger.overdrafts", "@out@");
+        let (balances, turnover) = (read("balances.sql"), read("turnover.sql"));
+        Self::new(
+            partitions,
+            &format!("{projections}\n{JOURNAL}{JOURNAL_EMIT}"),
+            &[
+                ("balances.sql", &balances),
+                ("turnover.sql", &turnover),
+                JOURNAL_FILE,
+            ],
+        )
+    }
+
+    /// The journal alone, and it sends nothing: the positions are all that keeps it exact.
+    pub(crate) fn journal(partitions: i32) -> Self {
+        Self::new(partitions, JOURNAL, &[JOURNAL_FILE])
+    }
+
+    /// A migrated database, for what needs no topic.
+    pub(crate) fn without_kafka() -> Self {
+        let topics = Topics {
+            incoming: String::new(),
+            outgoing: String::new(),
+            partitions: 0,
+            groups: Vec::new(),
+        };
+        Self::with_topics(Arc::new(topics), String::new(), Vec::new(), None)
+    }
+
+    /// The same topics and projections, in a database and with groups of its own.
+    pub(crate) fn sibling(&self) -> Self {
+        let topics = Arc::clone(&self.topics);
+        Self::with_topics(topics, self.projections.clone(), self.files.clone(), None)
+    }
+
+    fn with_topics(
+        topics: Arc<Topics>,
+        projections: String,
+        files: Vec<(String, String)>,
+        place: Option<Place>,
+    ) -> Self {
+        let seed = match std::env::var("TIDEGATE_TEST_SEED") {
+            Ok(seed) => seed.parse().unwrap(),
+            Err(_) => fastrand::u64(..),
+        };
+        eprintln!("seed {seed} (TIDEGATE_TEST_SEED={seed} repeats what is random here)");
+        let mut world = Self {
+            db: TestDb::create(),
+            seed,
+            prefix: format!("it-{}", unique()),
+            projections: String::new(),
+            files,
+            folder: tempfile::tempdir().unwrap(),
+            topics,
+            _place: place,
+        };
+        for (name, text) in &world.files {
+            fs::write(world.folder().join(name), text).unwrap();
+        }
+        // Without projections: what is wrong with them is for the test to find.
+        world.tidegate(&["migrate"]).expect(0);
+        world.projections = projections;
+        world
+    }
+
+    /// Adds partitions to the topic that the projections read.
+    pub(crate) fn with_more_partitions(mut self, partitions: i32) -> Self {
+        add_partitions(self.incoming(), partitions);
+        let topics = Arc::get_mut(&mut self.topics);
+        topics.expect("a world of its own").partitions = partitions;
+        self
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The topic that the projections read.
+    pub(crate) fn incoming(&self) -> &str {
+        &self.topics.incoming
+    }
+
+    /// The topic that their messages go to.
+    pub(crate) fn outgoing(&self) -> &str {
+        &self.topics.outgoing
+    }
+
+    pub(crate) fn partitions(&self) -> i32 {
+        self.topics.partitions
+    }
+
+    /// The consumer group of a projection.
+    pub(crate) fn group(&self, projection: &str) -> String {
+        format!("{}.{projection}", self.prefix)
+    }
+
+    /// Changes the projections for processes that start from now on.
+    pub(crate) fn change_projections(&mut self, from: &str, to: &str) {
+        assert!(
+            self.projections.contains(from),
+            "nothing to replace: {from}"
+        );
+        self.projections = self.projections.replace(from, to);
+    }
+
+    pub(super) fn write_config(&self, name: &str, options: &[(String, String)]) -> PathBuf {
+        let options: Vec<String> = options
+            .iter()
+            .map(|(key, value)| format!("\"{key}\" = \"{value}\""))
+            .collect();
+        let projections = self
+            .projections
+            .replace("@in@", self.incoming())
+            .replace("@out@", self.outgoing());
+        // The environment has the addresses.
+        let text = format!(
+            "[kafka]\ngroup_prefix = \"{}\"\noptions = {{ {} }}\n\n{projections}",
+            self.prefix,
+            options.join(", ")
+        );
+        let path = self.folder().join(format!("{name}.toml"));
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A process to be started, or a command to be run, under a name of the test's.
+    pub(crate) fn launch(&self, name: &str) -> Launch<'_> {
+        Launch::new(self, name)
+    }
+
+    pub(crate) fn start(&self, name: &str) -> Process {
+        self.launch(name).start()
+    }
+
+    /// Runs a command of the service.
+    pub(crate) fn tidegate(&self, command: &[&str]) -> Output {
+        self.launch("command").output(command)
+    }
+
+    pub(crate) fn sender(&self) -> Sender {
+        Sender::new(self.incoming())
+    }
+
+    /// A random ledger; 40 accounts.
+    pub(crate) fn stream(&self) -> Stream {
+        Stream::new(self.seed, self.incoming(), self.partitions(), 40)
+    }
+
+    pub(crate) fn random(&self) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.seed ^ 0x5eed)
+    }
+
+    /// The positions of the live generations, by projection and partition.
+    pub(crate) fn positions(&self) -> BTreeMap<(String, i32), i64> {
+        let rows: Vec<(String, i32, i64)> = self.db.rows(
+            "SELECT q.projection, q.partition, q.next_offset FROM tidegate.position q
+             JOIN tidegate.projection p ON p.name = q.projection AND p.live_generation = q.generation",
+        );
+        let entry = |(projection, partition, next)| ((projection, partition), next);
+        rows.into_iter().map(entry).collect()
+    }
+
+    /// Records applied and skipped, of all live generations.
+    pub(crate) fn progress(&self) -> i64 {
+        self.positions().values().sum()
+    }
+
+    /// The owner of each partition of a projection.
+    pub(crate) fn owners(&self, projection: &str) -> Vec<String> {
+        let rows: Vec<(String,)> = self.db.rows(&format!(
+            "SELECT q.owner FROM tidegate.position q
+             JOIN tidegate.projection p ON p.name = q.projection AND p.live_generation = q.generation
+             WHERE q.projection = '{projection}' ORDER BY q.partition"
+        ));
+        rows.into_iter().map(|(owner,)| owner).collect()
+    }
+
+    /// Whether every partition of a projection belongs to this process.
+    pub(crate) fn is_owned_by(&self, projection: &str, process: &Process) -> bool {
+        let owners = self.owners(projection);
+        let infix = format!("-{}-", process.pid());
+        !owners.is_empty() && owners.iter().all(|owner| owner.contains(&infix))
+    }
+
+    pub(crate) fn has_some_of(&self, projection: &str, process: &Process) -> bool {
+        let infix = format!("-{}-", process.pid());
+        self.owners(projection)
+            .iter()
+            .any(|owner| owner.contains(&infix))
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        self.tidegate(&["status", "--json"]).expect(0).json()
+    }
+
+    /// A partition of a projection, as `status --json` shows it.
+    pub(crate) fn partition_status(&self, projection: &str, partition: i32) -> Value {
+        let status = self.status();
+        let projections = status["projections"].as_array().unwrap();
+        let found = projections
+            .iter()
+            .find(|p| p["name"] == projection)
+            .unwrap();
+        let partitions = found["partitions"].as_array().unwrap();
+        let is_it = |p: &&Value| p["partition"] == partition;
+        partitions.iter().find(is_it).unwrap().clone()
+    }
+
+    /// How a partition fares, and why: the `position` row's own words.
+    pub(crate) fn condition(&self, projection: &str, partition: i32) -> (String, String) {
+        let rows: Vec<(String, String)> = self.db.rows(&format!(
+            "SELECT q.condition, q.cause FROM tidegate.position q
+             JOIN tidegate.projection p ON p.name = q.projection AND p.live_generation = q.generation
+             WHERE q.projection = '{projection}' AND q.partition = {partition}"
+        ));
+        rows.into_iter().next().unwrap_or_default()
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_until_halted(&self, projection: &str, partition: i32) -> String {
+        let what = format!("{projection}[{partition}] is halted");
+        wait_until(LONG, &what, || {
+            self.condition(projection, partition).0 == "halted"
+        });
+        self.condition(projection, partition).1
+    }
+
+    /// Waits until all projections stand at the end of the log.
+    #[track_caller]
+    pub(crate) fn wait_until_done(&self, limit: Duration) {
+        let ends = end_offsets(self.incoming(), self.partitions());
+        let done = || {
+            let positions = self.positions();
+            let is_done = |((_, partition), next): (&(String, i32), &i64)| *next == ends[partition];
+            !positions.is_empty() && positions.iter().all(is_done)
+        };
+        let began = std::time::Instant::now();
+        while !done() {
+            if began.elapsed() > limit {
+                let status = self.tidegate(&["status"]).stdout;
+                panic!("waited {limit:?} in vain for the end of the log\n{status}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Everything that was written for the projections.
+    pub(crate) fn log(&self) -> Vec<LogRecord> {
+        read_log(self.incoming(), self.partitions())
+    }
+
+    /// What the tables of the ledger's projections and the outbox hold; nothing where one has not started.
+    pub(crate) fn stored(&self) -> Expected {
+        let mut stored = Expected {
+            messages: self.outbox(),
+            ..Expected::default()
+        };
+        for (projection, _) in self.positions().into_keys().filter(|(_, p)| *p == 0) {
+            match &*projection {
+                "balances" => {
+                    let rows: Vec<(String, i64, i64)> = self
+                        .db
+                        .rows("SELECT account, amount, entries FROM balances.balance");
+                    stored.balances = rows.into_iter().map(|(a, b, c)| (a, (b, c))).collect();
+                }
+                "turnover" => {
+                    let rows: Vec<(String, i64, i64, i64)> = self
+                        .db
+                        .rows("SELECT day::text, entries, credit, debit FROM turnover.turnover");
+                    stored.turnover = rows
+                        .into_iter()
+                        .map(|(d, e, c, b)| (d, (e, c, b)))
+                        .collect();
+                }
+                "journal" => {
+                    stored.journal = self
+                        .db
+                        .rows("SELECT partition, record_offset FROM journal.journal ORDER BY 1, 2");
+                }
+                other => panic!("no oracle for {other}"),
+            }
+        }
+        stored
+    }
+
+    fn expected(&self, applied: impl Fn(&str, i32) -> i64) -> Expected {
+        let mut expected = Expected::of(self.incoming(), &self.log(), applied);
+        if !self.projections.contains("projections.journal.emit") {
+            expected
+                .messages
+                .retain(|stream, _| !stream.starts_with("journal/"));
+        }
+        expected
+    }
+
+    /// The outbox: each stream's messages in number order. Numbers must be dense from 1.
+    #[track_caller]
+    pub(crate) fn outbox(&self) -> BTreeMap<String, Vec<Message>> {
+        let rows: Vec<(String, i64, Uuid, Vec<u8>, Vec<u8>)> = self.db.rows(
+            "SELECT stream, number, id, key, payload FROM tidegate.outbox ORDER BY stream, number",
+        );
+        let mut outbox: BTreeMap<String, Vec<Message>> = BTreeMap::new();
+        for (stream, number, id, key, payload) in rows {
+            let messages = outbox.entry(stream).or_default();
+            messages.push(Message {
+                id,
+                key: String::from_utf8(key).unwrap(),
+                payload: serde_json::from_slice(&payload).unwrap(),
+            });
+            assert_eq!(
+                number,
+                i64::try_from(messages.len()).unwrap(),
+                "numbers are dense"
+            );
+        }
+        outbox
+    }
+
+    /// The number of messages of each stream.
+    pub(crate) fn outbox_sizes(&self) -> BTreeMap<String, usize> {
+        let rows: Vec<(String, i64)> = self
+            .db
+            .rows("SELECT stream, count(*) FROM tidegate.outbox GROUP BY stream");
+        let size = |(stream, count): (String, i64)| (stream, usize::try_from(count).unwrap());
+        rows.into_iter().map(size).collect()
+    }
+
+    /// The oracle for what is committed at this moment: whatever the positions are, tables and outbox
+    /// are the fold up to exactly there (I1).
+    #[track_caller]
+    pub(crate) fn assert_tables_are_at_the_positions(&self) {
+        let positions = self.positions();
+        let expected = self.expected(|projection, partition| {
+            let position = positions.get(&(projection.to_owned(), partition));
+            position.copied().unwrap_or(0)
+        });
+        assert_same(&self.stored(), &expected);
+    }
+
+    /// Waits for the end of the log, and compares everything: tables = sequential fold over the log,
+    /// outbox = each message once, position = end, account of every record (I6).
+    #[track_caller]
+    pub(crate) fn assert_exact(&self) {
+        self.wait_until_done(LONG);
+        self.assert_tables_are_at_the_positions();
+        self.tidegate(&["verify"]).expect(0);
+    }
+
+    /// Whether a process is inside a batch's transaction and does nothing there: at a failpoint that
+    /// lets it sleep.
+    pub(crate) fn is_amid_batch(&self, projection: &str, process: &Process) -> bool {
+        self.db.one(&format!(
+            "SELECT count(*) > 0 FROM pg_stat_activity
+             WHERE datname = current_database() AND state = 'idle in transaction'
+               AND application_name LIKE 'tidegate apply {projection} %-{}-%'
+               AND state_change < clock_timestamp() - interval '300 milliseconds'",
+            process.pid()
+        ))
+    }
+}
+
+/// Compares piece by piece: the whole would be too long to read.
+#[track_caller]
+fn assert_same(stored: &Expected, expected: &Expected) {
+    assert_eq!(stored.balances, expected.balances, "balances");
+    assert_eq!(stored.turnover, expected.turnover, "turnover");
+    let missing = difference(&expected.journal, &stored.journal);
+    let surplus = difference(&stored.journal, &expected.journal);
+    assert!(
+        missing.is_empty() && surplus.is_empty(),
+        "journal: missing {missing:?}, too many {surplus:?}"
+    );
+    let streams = |of: &Expected| of.messages.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(streams(stored), streams(expected), "streams");
+    for (stream, messages) in &expected.messages {
+        let found = &stored.messages[stream];
+        let first = messages.iter().zip(found).position(|(a, b)| a != b);
+        assert_eq!(
+            first,
+            None,
+            "{stream}: {:?} and {:?}",
+            first.map(|i| &found[i]),
+            first.map(|i| &messages[i])
+        );
+        assert_eq!(found.len(), messages.len(), "{stream}: number of messages");
+    }
+}
+
+/// What is in `a` more often than in `b`.
+fn difference(a: &[(i32, i64)], b: &[(i32, i64)]) -> Vec<(i32, i64)> {
+    let mut counts: BTreeMap<(i32, i64), i64> = BTreeMap::new();
+    for entry in a {
+        *counts.entry(*entry).or_default() += 1;
+    }
+    for entry in b {
+        *counts.entry(*entry).or_default() -= 1;
+    }
+    let more = counts.into_iter().filter(|(_, count)| *count > 0);
+    more.map(|(entry, _)| entry).take(20).collect()
+}

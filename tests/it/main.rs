@@ -1,0 +1,27 @@
+//! What Tidegate promises, tested with a real Kafka, a real Postgres and the real binary.
+//!
+//! `deploy/local/test it` starts both and runs these tests. Each test's name is a claim, and its comment
+//! names the promise (I1 to I10, see ARCHITECTURE.md) that breaks when it fails.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod harness;
+
+mod apply;
+mod cli;
+mod crash;
+mod gate;
+mod handlers;
+mod outage;
+mod rebalance;
+mod records;
+mod relay;
+mod reset;
+mod store;
+mod tidy;

@@ -1,0 +1,162 @@
+//! Partitions change hands.
+
+use crate::harness::{LONG, World, commit_offsets, committed_offsets, end_offsets, wait_until};
+
+// I3: proved in the database. Both are in the middle of the same batch, and the position is where both
+// of them expect it: only the claim tells them apart.
+#[test]
+fn a_stale_owner_cannot_commit() {
+    let world = World::journal(1);
+    world.stream().produce(100);
+    let idle = "TIDEGATE__POSTGRES__IDLE_IN_TRANSACTION_TIMEOUT";
+    let stale = world
+        .launch("stale")
+        .env(idle, "60s") // what is to stop it is the fence
+        .failpoints("apply-before-advance=1*sleep(9000)")
+        .start();
+    wait_until(LONG, "the first owner is amid a batch", || {
+        world.is_amid_batch("journal", &stale)
+    });
+    stale.signal("STOP");
+
+    let newest = world
+        .launch("newest")
+        .env(idle, "60s")
+        .failpoints("apply-before-advance=1*sleep(12000)")
+        .start();
+    wait_until(LONG, "the second owner is amid the same batch", || {
+        world.is_owned_by("journal", &newest) && world.is_amid_batch("journal", &newest)
+    });
+    stale.signal("CONT");
+    stale.wait_for_log(LONG, &["batch refused", "lost to"]);
+    assert_eq!(world.progress(), 0, "nobody has committed yet");
+
+    world.assert_exact();
+}
+
+// I3, I4: a process that sleeps at any moment under load, and wakes when all is somebody else's.
+#[test]
+fn a_process_that_slept_through_a_rebalance_changes_nothing() {
+    let world = World::ledger(4);
+    let feeder = world.stream().feed(600);
+    let sleeper = world.launch("sleeper").batch_records_max(50).start();
+    let other = world.launch("other").batch_records_max(50).start();
+    for projection in ["balances", "turnover", "journal"] {
+        wait_until(LONG, "both have partitions", || {
+            world.has_some_of(projection, &sleeper) && world.has_some_of(projection, &other)
+        });
+    }
+    let target = world.progress() + 2_000;
+    wait_until(LONG, "both are busy", || world.progress() >= target);
+    sleeper.signal("STOP");
+    for projection in ["balances", "turnover", "journal"] {
+        wait_until(LONG, "the other has all partitions", || {
+            world.is_owned_by(projection, &other)
+        });
+    }
+    let target = world.progress() + 1_000;
+    wait_until(LONG, "the other goes on", || world.progress() >= target);
+    sleeper.signal("CONT");
+    wait_until(LONG, "the sleeper has noticed", || {
+        let noticed = [
+            "batch refused",
+            "fenced while idle",
+            "connection given up",
+            "revoked",
+        ];
+        noticed.iter().any(|word| sleeper.has_logged(&[word]))
+    });
+    wait_until(LONG, "the sleeper has partitions again", || {
+        world.has_some_of("journal", &sleeper)
+    });
+    feeder.finish();
+    world.assert_exact();
+}
+
+// I3, I4: the first owner gets a partition back that it knew, and goes on from where the other one came.
+#[test]
+fn a_partition_that_comes_back_repeats_and_skips_nothing() {
+    let world = World::ledger(3);
+    let feeder = world.stream().feed(500);
+    let first = world.start("first");
+    wait_until(LONG, "the first works", || world.progress() > 500);
+    for _ in 0..2 {
+        let second = world.start("second");
+        wait_until(LONG, "both have partitions", || {
+            world.has_some_of("journal", &first) && world.has_some_of("journal", &second)
+        });
+        let target = world.progress() + 1_000;
+        wait_until(LONG, "both work", || world.progress() >= target);
+        second.stop();
+        for projection in ["balances", "turnover", "journal"] {
+            wait_until(LONG, "the first has all partitions again", || {
+                world.is_owned_by(projection, &first)
+            });
+        }
+        let target = world.progress() + 500;
+        wait_until(LONG, "the first goes on", || world.progress() >= target);
+    }
+    feeder.finish();
+    world.assert_exact();
+}
+
+// I7: the group's offsets are a copy for lag tools.
+#[test]
+fn what_is_mirrored_never_exceeds_the_position_and_is_never_read() {
+    let world = World::journal(3);
+    let feeder = world.stream().feed(800);
+    let process = world.launch("a").batch_records_max(40).start();
+    let group = world.group("journal");
+    let mirrored = || committed_offsets(&group, world.incoming(), 3);
+    let stored = |partition: &i32| world.positions()[&("journal".to_owned(), *partition)];
+    let mut looks = 0;
+    wait_until(LONG, "enough was mirrored", || {
+        // Read before the position, which only grows.
+        let mirrored = mirrored();
+        for (partition, offset) in &mirrored {
+            let stored = stored(partition);
+            assert!(
+                *offset <= stored,
+                "{partition}: {offset} is mirrored, {stored} is stored"
+            );
+        }
+        looks += usize::from(!mirrored.is_empty());
+        looks > 40
+    });
+    feeder.finish();
+    world.wait_until_done(LONG);
+    let ends = end_offsets(world.incoming(), 3);
+    wait_until(LONG, "everything is mirrored", || mirrored() == ends);
+    process.stop();
+
+    // Somebody's tool sets them to something else.
+    let wrong = ends
+        .iter()
+        .map(|(p, end)| (*p, if p % 2 == 0 { 0 } else { end + 7 }));
+    commit_offsets(&group, world.incoming(), &wrong.collect());
+    world.stream().produce(300);
+    let _again = world.start("a");
+    world.assert_exact();
+    let ends = end_offsets(world.incoming(), 3);
+    wait_until(LONG, "the claim has mirrored the truth", || {
+        mirrored() == ends
+    });
+}
+
+// I7: never read, also where the group has none.
+#[test]
+fn a_partition_that_appears_later_begins_at_its_oldest_record() {
+    let world = World::journal(1);
+    world.stream().produce(50);
+    let _process = world
+        .launch("a")
+        .option("topic.metadata.refresh.interval.ms", "500")
+        .start();
+    world.wait_until_done(LONG);
+    let world = world.with_more_partitions(3);
+    world.stream().produce(50);
+    wait_until(LONG, "the new partitions are known", || {
+        world.positions().len() == 3
+    });
+    world.assert_exact();
+}

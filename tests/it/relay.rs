@@ -1,0 +1,181 @@
+//! The outbox leaves for Kafka: all of it, in order, with repeats that can be told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::harness::{LONG, LogRecord, Process, World, read_log, wait_until};
+
+/// Whether every message of the outbox is sent, as far as the stored cursors know.
+fn is_all_sent(world: &World) -> bool {
+    world.db.one(
+        "SELECT count(*) > 0 AND bool_and(s.emitted = coalesce(r.sent_through, 0))
+         FROM tidegate.stream s LEFT JOIN tidegate.relay r USING (stream)",
+    )
+}
+
+fn has_all_streams(world: &World, process: &Process) -> bool {
+    world.db.one(&format!(
+        "SELECT count(*) > 0 AND bool_and(owner LIKE '%-{}-%') FROM tidegate.relay",
+        process.pid()
+    ))
+}
+
+/// Waits for the end, and compares the topic with the outbox: every id is there; repeats are the same
+/// message; the first copies of a key are in the order of the outbox. Returns how many repeats there are.
+#[track_caller]
+fn assert_sent(world: &World) -> usize {
+    wait_until(LONG, "everything is sent", || is_all_sent(world));
+    let sent = read_log(world.outgoing(), world.partitions());
+    let mut first: BTreeMap<&str, &LogRecord> = BTreeMap::new();
+    let mut order: BTreeMap<(&str, &[u8]), Vec<&str>> = BTreeMap::new();
+    for record in &sent {
+        let id = record.header("ce_id");
+        let key = record.key.as_deref().unwrap();
+        if let Some(known) = first.get(id) {
+            assert_eq!(known.value, record.value, "a repeat is the same message");
+            assert_eq!(known.headers, record.headers);
+            assert_eq!(known.partition, record.partition);
+        } else {
+            first.insert(id, record);
+            order
+                .entry((record.header("ce_source"), key))
+                .or_default()
+                .push(id);
+        }
+    }
+    let mut stored: BTreeSet<String> = BTreeSet::new();
+    let mut stored_order: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (stream, messages) in world.outbox() {
+        let source = format!("/tidegate/{}", stream.split('/').next().unwrap());
+        for (number, message) in (1..).zip(messages) {
+            let id = message.id.to_string();
+            let record = first
+                .get(&*id)
+                .unwrap_or_else(|| panic!("{id} of {stream} is not there"));
+            assert_eq!(record.json(), message.payload);
+            assert_eq!(record.header("ce_specversion"), "1.0");
+            assert_eq!(record.header("ce_sequence"), format!("{number}"));
+            assert_eq!(record.header("content-type"), "application/json");
+            stored_order
+                .entry((source.clone(), message.key))
+                .or_default()
+                .push(id.clone());
+            stored.insert(id);
+        }
+    }
+    let unknown: Vec<&&str> = first.keys().filter(|id| !stored.contains(**id)).collect();
+    assert!(
+        unknown.is_empty(),
+        "sent, but not in the outbox: {unknown:?}"
+    );
+    for ((source, key), ids) in stored_order {
+        assert_eq!(order[&(&*source, key.as_bytes())], ids, "{source} {key}");
+    }
+    sent.len() - first.len()
+}
+
+// I9: what the broker has and the cursor does not know is sent again, with the same id.
+#[test]
+fn a_relay_that_ends_before_its_cursor_moves_repeats_the_same_messages() {
+    let world = World::ledger(3);
+    let feeder = world.stream().feed(400);
+    let launch = || {
+        let launch = world.launch("a").comes_back();
+        launch.env("TIDEGATE__RELAY__LEASE", "1s")
+    };
+    for after in [0, 2] {
+        let failpoints = format!("relay-before-cursor={after}*off->return");
+        let status = launch().failpoints(&failpoints).start().wait(LONG);
+        assert_eq!(status.code(), None, "it ended at the crash point");
+        let sent = read_log(world.outgoing(), 3).len();
+        let known: i64 = world
+            .db
+            .one("SELECT coalesce(sum(sent_through), 0)::bigint FROM tidegate.relay");
+        assert!(
+            i64::try_from(sent).unwrap() > known,
+            "{sent} sent, {known} known"
+        );
+    }
+    let _process = launch().start();
+    feeder.finish();
+    world.assert_exact();
+    assert!(assert_sent(&world) > 0, "something was sent twice");
+}
+
+// I9: leases change hands while messages are under way, and one relay sleeps with some.
+#[test]
+fn two_relays_send_everything_in_order() {
+    let world = World::ledger(3);
+    let feeder = world.stream().feed(400);
+    let start = |name: &str| {
+        let launch = world.launch(name).env("TIDEGATE__RELAY__LEASE", "1s");
+        launch.batch_records_max(100).start()
+    };
+    let first = start("first");
+    wait_until(LONG, "the first sends", || has_all_streams(&world, &first));
+    let second = start("second");
+    for _ in 0..2 {
+        first.signal("STOP");
+        wait_until(LONG, "the second has all leases", || {
+            has_all_streams(&world, &second)
+        });
+        first.signal("CONT");
+        first.wait_for_log(LONG, &["relay:", "lost"]);
+        second.signal("STOP");
+        wait_until(LONG, "the first has all leases", || {
+            has_all_streams(&world, &first)
+        });
+        second.signal("CONT");
+    }
+    feeder.finish();
+    world.assert_exact();
+    assert_sent(&world);
+    first.stop();
+    second.stop();
+    let held: i64 = world
+        .db
+        .one("SELECT count(*) FROM tidegate.relay WHERE owner <> ''");
+    assert_eq!(held, 0, "a clean stop gives the leases up");
+}
+
+// I9: without a reason to send anything again, nothing is.
+#[test]
+fn a_relay_that_is_left_alone_sends_each_message_once() {
+    let world = World::ledger(3);
+    let mut stream = world.stream();
+    stream.produce(500);
+    let process = world.start("a");
+    world.assert_exact();
+    stream.produce(300);
+    world.assert_exact();
+    assert_eq!(assert_sent(&world), 0);
+    process.stop();
+    stream.produce(100);
+    let process = world.start("a");
+    world.assert_exact();
+    assert_eq!(assert_sent(&world), 0, "nor over a clean stop");
+    process.stop();
+}
+
+// I9: a process that only applies leaves the sending to others.
+#[test]
+fn the_relay_can_run_elsewhere() {
+    let world = World::ledger(2);
+    world.stream().produce(200);
+    let applies = world
+        .launch("applies")
+        .env("TIDEGATE__RELAY__ENABLED", "false")
+        .start();
+    world.assert_exact();
+    assert!(read_log(world.outgoing(), 2).is_empty());
+    applies.stop();
+    let status = world.status();
+    let waiting = status["outbox"].as_array().unwrap().iter();
+    assert!(
+        waiting
+            .map(|stream| stream["waiting"].as_i64().unwrap())
+            .sum::<i64>()
+            >= 200
+    );
+    let _sends = world.start("sends");
+    assert_eq!(assert_sent(&world), 0);
+}

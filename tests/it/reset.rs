@@ -1,0 +1,191 @@
+//! A read model is built anew while everything goes on.
+
+use serde_json::Value;
+
+use crate::harness::{LONG, Watch, World, wait_until};
+
+const PROJECTIONS: [&str; 3] = ["balances", "turnover", "journal"];
+
+fn reset(world: &World, projection: &str) {
+    let done = world.tidegate(&["reset", projection, "--to", "earliest", "--yes"]);
+    assert!(done.expect(0).stdout.contains("This empties all tables"));
+}
+
+/// Where an operator's action found the positions, summed up, and the generation it began.
+fn operations(world: &World, projection: &str) -> Vec<(i64, i64)> {
+    let rows: Vec<(String, Value, Value, Value)> = world.db.rows(&format!(
+        "SELECT who, arguments, before, after FROM tidegate.operation
+         WHERE projection = '{projection}' AND kind = 'reset' ORDER BY at"
+    ));
+    let operation = |(who, arguments, before, after): (String, Value, Value, Value)| {
+        assert!(who.contains("tidegate reset"), "{who}");
+        assert_eq!(arguments["to"], "earliest");
+        let sum = |of: &Value| -> i64 {
+            let offsets = of["next_offset"].as_object().unwrap();
+            offsets.values().map(|next| next.as_i64().unwrap()).sum()
+        };
+        assert_eq!(sum(&after), 0);
+        (sum(&before), after["generation"].as_i64().unwrap())
+    };
+    rows.into_iter().map(operation).collect()
+}
+
+// I2, I3, I5: two resets, the second in the middle of the refill of the first, with two processes at
+// work and a stream that goes on.
+#[test]
+fn a_reset_under_load_repeats_and_loses_nothing() {
+    let world = World::ledger(4);
+    let mut stream = world.stream();
+    stream.produce(3_000);
+    // Slow, so that there is a middle.
+    let start = |name: &str| {
+        let launch = world.launch(name).batch_records_max(50);
+        launch.failpoints("apply-before-commit=sleep(10)").start()
+    };
+    let (first, second) = (start("first"), start("second"));
+    let feeder = stream.feed(300);
+    let watch = Watch::over(&world.db);
+    for projection in PROJECTIONS {
+        wait_until(LONG, "both work", || {
+            world.has_some_of(projection, &first) && world.has_some_of(projection, &second)
+        });
+    }
+    let progress = |projection: &str| -> i64 {
+        let positions = world.positions().into_iter();
+        let own = positions.filter(|((name, _), _)| name == projection);
+        own.map(|(_, next)| next).sum()
+    };
+    for projection in PROJECTIONS {
+        wait_until(LONG, "much is applied", || progress(projection) > 2_000);
+        reset(&world, projection);
+        wait_until(LONG, "the refill has begun", || progress(projection) > 100);
+        reset(&world, projection);
+    }
+    feeder.finish();
+    world.assert_exact();
+    watch.assert_only_grown();
+
+    for projection in PROJECTIONS {
+        let operations = operations(&world, projection);
+        let [(before_first, 2), (before_second, 3)] = operations[..] else {
+            panic!("{projection}: {operations:?}");
+        };
+        assert!(
+            before_second > 0 && before_second < before_first,
+            "{operations:?}"
+        );
+        // What was before stays as history.
+        let history: i64 = world.db.one(&format!(
+            "SELECT sum(next_offset)::bigint FROM tidegate.position
+             WHERE projection = '{projection}' AND generation = 1"
+        ));
+        assert_eq!(history, before_first);
+    }
+}
+
+// I10: nothing happens that could run into the fence, and the refill begins all the same.
+#[test]
+fn a_reset_is_noticed_while_nothing_comes_in() {
+    let world = World::ledger(2);
+    world.stream().produce(200);
+    let process = world.start("a");
+    world.assert_exact();
+    reset(&world, "balances");
+    process.wait_for_log(LONG, &["fenced while idle"]);
+    world.assert_exact();
+    let generation: i32 = world
+        .db
+        .one("SELECT live_generation FROM tidegate.projection WHERE name = 'balances'");
+    assert_eq!(generation, 2);
+}
+
+// I8 and I2: what a reset does, it does in one transaction, so one that fails changes nothing.
+#[test]
+fn a_refused_reset_leaves_everything_as_it_was() {
+    let mut world = World::ledger(2);
+    world.stream().produce(200);
+    let process = world.start("a");
+    world.assert_exact();
+    process.stop();
+    let epochs = |world: &World| -> i64 {
+        world
+            .db
+            .one("SELECT sum(epoch)::bigint FROM tidegate.position")
+    };
+    let before = (world.stored(), world.positions(), epochs(&world));
+
+    // Somebody else's table depends on a table of the projection: nothing says CASCADE.
+    world.db.run(
+        "CREATE SCHEMA theirs;
+         CREATE TABLE theirs.note (account text REFERENCES balances.balance (account));",
+    );
+    let refused = world.tidegate(&["reset", "balances", "--to", "earliest", "--yes"]);
+    assert!(refused.expect(70).stderr.contains("SQLSTATE 0A000"));
+    assert_eq!((world.stored(), world.positions(), epochs(&world)), before);
+
+    // The tables are not those that the setup would make now.
+    world.db.run("DROP TABLE theirs.note");
+    std::fs::write(
+        world.folder().join("balances.sql"),
+        "CREATE TABLE other (account text)",
+    )
+    .unwrap();
+    let refused = world.tidegate(&["reset", "balances", "--to", "earliest", "--yes"]);
+    assert!(
+        refused
+            .expect(70)
+            .stderr
+            .contains("setup SQL of `balances` has changed")
+    );
+
+    // A seed that fails, in the middle of the transaction.
+    std::fs::write(
+        world.folder().join("seed.sql"),
+        "INSERT INTO turnover SELECT 1 / 0",
+    )
+    .unwrap();
+    world.change_projections(
+        "setup    = \"turnover.sql\"",
+        "setup    = \"turnover.sql\"\nseed     = \"seed.sql\"",
+    );
+    world
+        .tidegate(&["reset", "turnover", "--to", "earliest", "--yes"])
+        .expect(70);
+    assert_eq!((world.stored(), world.positions(), epochs(&world)), before);
+    let operations: i64 = world.db.one("SELECT count(*) FROM tidegate.operation");
+    assert_eq!(operations, 0);
+}
+
+// I2: a changed definition neither goes on from these tables nor halts: it waits, and says why.
+#[test]
+fn a_changed_definition_waits_until_a_reset() {
+    let mut world = World::ledger(2);
+    world.stream().produce(200);
+    let process = world.start("a");
+    world.assert_exact();
+    process.stop();
+    let before = world.stored();
+
+    world.change_projections(
+        "[projections.turnover]",
+        "[projections.turnover]\nversion  = 2",
+    );
+    world.stream().produce(100);
+    let process = world.start("a");
+    process.wait_for_log(
+        LONG,
+        &[
+            "not claimed",
+            "built by another definition",
+            "version 1",
+            "version 2",
+        ],
+    );
+    wait_until(LONG, "the others go on", || {
+        world.stored().journal.len() == 300
+    });
+    assert_eq!(world.stored().turnover, before.turnover);
+
+    reset(&world, "turnover");
+    world.assert_exact();
+}

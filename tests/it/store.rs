@@ -1,0 +1,213 @@
+//! The SQL files, against a migrated database.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use crate::harness::{LONG, Session, TestDb, World, wait_until};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/sql")
+}
+
+fn statement(file: &str) -> String {
+    fs::read_to_string(folder().join(file)).unwrap()
+}
+
+/// A migrated database with a generation's bookkeeping in schema `generation`.
+fn prepared() -> World {
+    let world = World::without_kafka();
+    world.db.run(&format!(
+        "CREATE SCHEMA generation; SET search_path = generation; {}; RESET search_path",
+        statement("schema_bookkeeping.sql")
+    ));
+    world
+}
+
+fn session(db: &TestDb) -> Session {
+    let mut session = db.session();
+    session.run("SET search_path = generation, pg_temp; SET lock_timeout = '30s'");
+    session
+}
+
+#[test]
+fn every_statement_fits_the_migrated_schema() {
+    let world = prepared();
+    let mut session = session(&world.db);
+    let mut files: Vec<String> = fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    assert!(files.len() > 30, "{files:?}");
+    let mut wrong = Vec::new();
+    for file in files
+        .iter()
+        .filter(|file| *file != "schema_bookkeeping.sql")
+    {
+        let prepare = format!("PREPARE checked AS {}", statement(file));
+        match session.try_run(&prepare) {
+            Ok(()) => session.run("DEALLOCATE checked"),
+            Err(error) => wrong.push(format!("{file}: {error}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A gate statement with values in place of its parameters.
+fn gate(file: &str, arrays: &[&str]) -> String {
+    let mut sql = statement(file);
+    for (number, array) in (1..).zip(arrays) {
+        sql = sql.replace(&format!("${number}"), &format!("'{{{array}}}'"));
+    }
+    sql
+}
+
+type Moved = (String, Option<i64>, bool);
+
+// I4: what `gate_next.sql` says about an entity never seen rests on this.
+#[test]
+fn a_row_that_the_gate_inserts_is_told_from_one_it_updates() {
+    let world = prepared();
+    let mut session = session(&world.db);
+    let next =
+        |entities: &str, last: &str, before: &str| gate("gate_next.sql", &[entities, last, before]);
+    session.run("INSERT INTO _gate VALUES ('known', 4)");
+    let moved: Vec<Moved> = session.rows(&next("known,new,ahead", "7,3,9", "4,0,8"));
+    let ahead = ("ahead".to_owned(), Some(8), true);
+    let new = ("new".to_owned(), Some(0), true);
+    let known = ("known".to_owned(), Some(4), false);
+    let mut sorted = moved.clone();
+    sorted.sort();
+    assert_eq!(sorted, [ahead, known, new]);
+
+    // Again, and in one transaction after a savepoint that was rolled back: still told apart.
+    session.run(
+        "BEGIN; SAVEPOINT s; UPDATE _gate SET sequence = 100; INSERT INTO _gate VALUES ('other', 1);
+         ROLLBACK TO s",
+    );
+    let moved: Vec<Moved> = session.rows(&next("known,other", "8,2", "7,1"));
+    let mut sorted = moved;
+    sorted.sort();
+    let known = ("known".to_owned(), Some(7), false);
+    assert_eq!(sorted, [known, ("other".to_owned(), Some(1), true)]);
+    session.run("COMMIT");
+
+    // Nothing new, and a gap: neither is answered.
+    assert_eq!(session.rows::<Moved>(&next("known", "8", "7")), []);
+    assert_eq!(session.rows::<Moved>(&next("known", "11", "9")), []);
+    // A run that overlaps what is known joins on to it.
+    let joined: Vec<Moved> = session.rows(&next("known", "10", "6"));
+    assert_eq!(joined, [("known".to_owned(), Some(8), false)]);
+}
+
+/// Two transactions bring the same event. The second must wait for the first, and then be told what
+/// has become of it.
+fn race(
+    file: &'static str,
+    arrays: &'static [&str],
+    known: bool,
+    first_commits: bool,
+) -> Vec<(String, Option<i64>)> {
+    let world = prepared();
+    let mut first = session(&world.db);
+    if known {
+        first.run("INSERT INTO _gate VALUES ('e', 4)");
+    }
+    first.run("BEGIN");
+    let columns = format!(
+        "WITH g AS ({}) SELECT entity, previous FROM g",
+        gate(file, arrays)
+    );
+    let moved: Vec<(String, Option<i64>)> = first.rows(&columns);
+    assert_eq!(moved.len(), 1, "the first passes");
+
+    let mut second = session(&world.db);
+    let pid: i32 = second.one("SELECT pg_backend_pid()");
+    let waiting = thread::spawn(move || second.rows(&columns));
+    wait_until(LONG, "the second waits for the first", || {
+        world.db.one(&format!(
+            "SELECT cardinality(pg_blocking_pids({pid})) > 0 FROM pg_stat_activity WHERE pid = {pid}"
+        ))
+    });
+    first.run(if first_commits { "COMMIT" } else { "ROLLBACK" });
+    waiting.join().unwrap()
+}
+
+// I4
+#[test]
+fn of_two_writers_with_the_same_event_one_passes_the_gate() {
+    let newest: (&str, &[&str]) = ("gate_newest.sql", &["e", "5"]);
+    let next: (&str, &[&str]) = ("gate_next.sql", &["e", "5", "4"]);
+    for (file, arrays) in [newest, next] {
+        for known in [true, false] {
+            assert_eq!(
+                race(file, arrays, known, true),
+                [],
+                "{file}, known: {known}"
+            );
+            let answer = race(file, arrays, known, false);
+            // What `next` answers for an inserted row is what was asked.
+            let previous = (known || file == "gate_next.sql").then_some(4);
+            assert_eq!(
+                answer,
+                [("e".to_owned(), previous)],
+                "{file}, known: {known}"
+            );
+        }
+    }
+}
+
+// I4
+#[test]
+fn of_two_writers_with_the_same_id_one_passes_the_inbox() {
+    for first_commits in [true, false] {
+        let world = prepared();
+        let insert = gate("inbox_insert.sql", &["a,b"]);
+        let mut first = session(&world.db);
+        first.run("BEGIN");
+        assert_eq!(first.rows::<(String,)>(&insert).len(), 2);
+        let mut second = session(&world.db);
+        let pid: i32 = second.one("SELECT pg_backend_pid()");
+        let waiting = thread::spawn(move || second.rows::<(String,)>(&insert).len());
+        wait_until(LONG, "the second waits for the first", || {
+            world
+                .db
+                .one(&format!("SELECT cardinality(pg_blocking_pids({pid})) > 0"))
+        });
+        first.run(if first_commits { "COMMIT" } else { "ROLLBACK" });
+        assert_eq!(waiting.join().unwrap(), if first_commits { 0 } else { 2 });
+    }
+}
+
+// I6: a count that does not add up cannot be stored.
+#[test]
+fn an_account_that_does_not_add_up_is_refused() {
+    let world = prepared();
+    world.db.run(
+        "INSERT INTO tidegate.projection VALUES ('p', 1);
+         INSERT INTO tidegate.generation VALUES ('p', 1, 'live', 'p', 1, '', '');
+         INSERT INTO tidegate.position (projection, generation, topic, partition, next_offset) VALUES ('p', 1, 't', 0, 0)",
+    );
+    let refused = world
+        .db
+        .session()
+        .try_run("UPDATE tidegate.position SET consumed = 3, applied = 2");
+    assert!(
+        refused
+            .unwrap_err()
+            .contains("every_record_is_accounted_for")
+    );
+}
+
+// I5: an id that is in the outbox cannot be put there again, whoever tries.
+#[test]
+fn an_id_is_in_the_outbox_once() {
+    let world = prepared();
+    let mut session = world.db.session();
+    let insert = "INSERT INTO tidegate.outbox (stream, number, id, topic, type, source)
+                  VALUES ('s', (SELECT count(*) + 1 FROM tidegate.outbox), '00000000-0000-0000-0000-000000000001', 't', '', '')";
+    session.run(insert);
+    let refused = session.try_run(insert);
+    assert!(refused.unwrap_err().contains("a_message_is_emitted_once"));
+}
