@@ -1,0 +1,211 @@
+//! What a failed batch means: again, smaller, halted, or claimed anew.
+
+use std::time::Instant;
+
+use tracing::{error, warn};
+use uuid::Uuid;
+
+use super::{LOOK_EVERY, State, Work, Writer, jitter};
+use crate::engine::isolation::{self, Next};
+use crate::engine::{Class, backoff};
+use crate::runtime::apply::{Failure, Refusal};
+use crate::store;
+use crate::store::position::{self, Condition};
+use crate::types::{NextOffset, Record, TopicPartition};
+
+impl Writer {
+    pub(super) async fn batch_failed(
+        &self,
+        work: &mut Work,
+        moved: &[(TopicPartition, usize, NextOffset)],
+        batch_id: Uuid,
+        failure: Failure,
+        refusal: Option<Refusal>,
+    ) {
+        let projection = &self.projection.name;
+        match failure {
+            Failure::Rejected { at, why } => self.isolate(work, moved, at, &why).await,
+            Failure::Handler {
+                class: Class::Transient,
+                why,
+                ..
+            } => self.retry_later(work, moved, &why).await,
+            Failure::Handler { why, .. } => {
+                for (partition, ..) in moved {
+                    self.halt(work, partition, &why).await;
+                }
+            }
+            Failure::Store(error) if error.class() == Class::Halt => {
+                let why = format!("tidegate's own statement failed: {error}");
+                for (partition, ..) in moved {
+                    self.halt(work, partition, &why).await;
+                }
+            }
+            Failure::Store(error) => self.retry_later(work, moved, &error.to_string()).await,
+            Failure::Unknown(error) => {
+                work.unknown = Some(batch_id);
+                let why =
+                    format!("a commit was not answered, so the positions are read again: {error}");
+                self.connection_lost(work, &why);
+            }
+            Failure::Refused => match refusal {
+                Some(Refusal::TransactionEnded) => {
+                    for (partition, ..) in moved {
+                        let why = Refusal::TransactionEnded.to_string();
+                        self.halt(work, partition, &why).await;
+                    }
+                }
+                refusal => {
+                    let why = refusal.map_or_else(|| "refused".to_owned(), |r| r.to_string());
+                    for (partition, ..) in moved {
+                        warn!(projection, %partition, why, "batch refused; claiming again");
+                        let state = State::claim_at(Instant::now() + jitter(LOOK_EVERY / 4));
+                        work.partitions.insert(partition.clone(), state);
+                    }
+                }
+            },
+        }
+    }
+
+    /// Goes on searching for the record at fault, or halts its partition.
+    pub(super) async fn isolate(
+        &self,
+        work: &mut Work,
+        moved: &[(TopicPartition, usize, NextOffset)],
+        at: Option<u32>,
+        why: &str,
+    ) {
+        warn!(
+            projection = self.projection.name,
+            why, "a record is refused; looking for it"
+        );
+        let mut first: usize = 0;
+        let mut found: Option<TopicPartition> = None;
+        for (partition, count, _) in moved {
+            let share = first..first + count;
+            first = share.end;
+            let before = match at {
+                Some(at) if share.contains(&(at as usize)) => Some(at as usize - share.start),
+                Some(_) => continue,
+                None => None,
+            };
+            let Some(State::Running(running)) = work.partitions.get_mut(partition) else {
+                continue;
+            };
+            match isolation::after_failure(*count, moved.len() == 1, before) {
+                Next::Try(limit) => running.limit = Some(limit),
+                Next::Found => found = Some(partition.clone()),
+            }
+        }
+        work.held_since = Some(Instant::now());
+        if let Some(partition) = found {
+            let offset = match work.partitions.get(&partition) {
+                Some(State::Running(running)) => running.held.front().map(Record::offset),
+                _ => None,
+            };
+            let why = format!("{partition} offset {}: {why}", offset.unwrap_or_default());
+            self.halt(work, &partition, &why).await;
+        }
+    }
+
+    /// Stops a partition until a person acts, if the claim is still the newest: a worker that is merely
+    /// fenced has no opinion. Others go on.
+    pub(super) async fn halt(&self, work: &mut Work, partition: &TopicPartition, why: &str) {
+        let projection = &self.projection.name;
+        let Some(claim) = work
+            .partitions
+            .get(partition)
+            .and_then(State::claim)
+            .cloned()
+        else {
+            return;
+        };
+        self.member.unfetch(partition);
+        if self.say(work, partition, Condition::Halted, why).await {
+            error!(projection, %partition, why, "halted");
+            work.partitions
+                .insert(partition.clone(), State::Halted { claim });
+        } else {
+            let state = State::claim_at(Instant::now() + jitter(LOOK_EVERY));
+            work.partitions.insert(partition.clone(), state);
+        }
+    }
+
+    /// Stores how a partition fares. False if it could not, or if the claim is not the newest any more.
+    pub(super) async fn say(
+        &self,
+        work: &mut Work,
+        partition: &TopicPartition,
+        condition: Condition,
+        why: &str,
+    ) -> bool {
+        let Some(claim) = work.partitions.get(partition).and_then(State::claim) else {
+            return false;
+        };
+        let Some(connection) = &mut work.connection else {
+            return false;
+        };
+        let (name, limit) = (&self.projection.name, self.database.timeouts.statement);
+        let set = position::set_condition(connection, name, partition, claim, condition, why);
+        match store::within("storing a condition", limit, set).await {
+            Ok(newest) => newest,
+            Err(error) => {
+                self.store_failed(work, &error);
+                false
+            }
+        }
+    }
+
+    /// The whole transaction again, later: with the records that are held, if the connection is good.
+    pub(super) async fn retry_later(
+        &self,
+        work: &mut Work,
+        moved: &[(TopicPartition, usize, NextOffset)],
+        why: &str,
+    ) {
+        if work.connection.is_none() {
+            return self.connection_lost(work, why);
+        }
+        self.back_off(work);
+        warn!(
+            projection = self.projection.name,
+            why,
+            failures = work.failures,
+            "batch failed; trying again"
+        );
+        work.held_since = Some(Instant::now());
+        for (partition, ..) in moved {
+            self.say(work, partition, Condition::Retrying, why).await;
+        }
+    }
+
+    pub(super) fn back_off(&self, work: &mut Work) {
+        work.failures = work.failures.saturating_add(1);
+        work.not_before = Instant::now() + backoff::delay(work.failures, fastrand::f64());
+    }
+
+    pub(super) fn store_failed(&self, work: &mut Work, error: &store::Error) {
+        if error.connection_is_usable() {
+            self.back_off(work);
+            warn!(projection = self.projection.name, %error, failures = work.failures, "trying again");
+        } else {
+            self.connection_lost(work, &error.to_string());
+        }
+    }
+
+    /// Forgets everything that is held: what was committed is for the database to say.
+    pub(super) fn connection_lost(&self, work: &mut Work, why: &str) {
+        self.back_off(work);
+        warn!(
+            projection = self.projection.name,
+            why,
+            failures = work.failures,
+            "connection given up; claiming again"
+        );
+        work.connection = None;
+        work.held_since = None;
+        for state in work.partitions.values_mut() {
+            *state = State::claim_at(work.not_before);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A writer: a task with its own Postgres connection that claims its partitions, takes their records
+//! and applies batches.
+//!
+//! ```text
+//!              claim waits or fails: again later
+//!                 +-------+
+//!                 v       |
+//!  assigned --> Claiming -+--> Fetching --> Running --> Halted
+//!                 ^                            |           |
+//!                 +--- refused, fenced, connection lost ---+-- an operator's action
+//! ```
+//!
+//! From any state: revoked, and the partition is gone. Everything that puts the records in doubt ends
+//! in `Claiming`, which forgets them: they are fetched again from exactly the position that the claim
+//! reads. A batch takes only records of its own claim.
+
+mod batch;
+mod claiming;
+mod failure;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::PgConnection;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+use uuid::Uuid;
+
+use super::apply::Generation;
+use super::claim::Waits;
+use crate::codec::Decoder;
+use crate::kafka::{Cluster, Fetched, Input, Inputs, Member, Queue};
+use crate::projection::Projection;
+use crate::store::position::{self, Claim, Claimed};
+use crate::store::{self, Database};
+use crate::types::{NextOffset, Record, TopicPartition};
+
+/// How often a writer looks whether its claims are still the newest, and a waiting claim is tried again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Records of this many bytes close a batch.
+const BATCH_BYTES_MAX: usize = 16 << 20;
+
+/// How batches are cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) batch_records_max: usize,
+    pub(crate) batch_linger: Duration,
+}
+
+/// What a writer works with.
+pub(super) struct Writer {
+    pub(super) projection: Arc<Projection>,
+    pub(super) decoder: Arc<Decoder>,
+    pub(super) database: Database,
+    pub(super) cluster: Cluster,
+    pub(super) member: Member,
+    pub(super) limits: Limits,
+    pub(super) owner: String,
+    /// Rings when a batch has put messages in the outbox.
+    pub(super) outbox: Arc<Notify>,
+}
+
+struct Running {
+    claim: Claim,
+    next: NextOffset,
+    queue: Arc<Queue>,
+    held: VecDeque<Record>,
+    /// Under suspicion: applied alone, at most this many records at a time.
+    limit: Option<usize>,
+}
+
+enum State {
+    Claiming {
+        not_before: Instant,
+        /// Said once, not at every try.
+        waits: Option<Waits>,
+    },
+    Fetching {
+        claimed: Claimed,
+        answer: oneshot::Receiver<Fetched>,
+    },
+    Running(Running),
+    Halted {
+        claim: Claim,
+    },
+}
+
+impl State {
+    fn claim_at(not_before: Instant) -> Self {
+        Self::Claiming {
+            not_before,
+            waits: None,
+        }
+    }
+
+    fn claim(&self) -> Option<&Claim> {
+        match self {
+            Self::Claiming { .. } => None,
+            Self::Fetching { claimed, .. } => Some(&claimed.claim),
+            Self::Running(running) => Some(&running.claim),
+            Self::Halted { claim } => Some(claim),
+        }
+    }
+}
+
+/// The changing part of a writer.
+struct Work {
+    connection: Option<PgConnection>,
+    partitions: BTreeMap<TopicPartition, State>,
+    generation: Option<Generation>,
+    /// Failures in a row, and until when to wait for them.
+    failures: u32,
+    not_before: Instant,
+    /// When the oldest held record was taken, for lingering.
+    held_since: Option<Instant>,
+    looked: Instant,
+    /// A batch whose COMMIT was not answered.
+    unknown: Option<Uuid>,
+    /// Rotates, so that no partition waits for another's backlog.
+    turn: usize,
+}
+
+impl Writer {
+    /// Works until the member has ended, which revokes everything first.
+    pub(super) async fn run(self, inputs: Inputs, ended: CancellationToken) {
+        let Inputs { mut inputs, wake } = inputs;
+        let now = Instant::now();
+        let mut work = Work {
+            connection: None,
+            partitions: BTreeMap::new(),
+            generation: None,
+            failures: 0,
+            not_before: now,
+            held_since: None,
+            looked: now,
+            unknown: None,
+            turn: 0,
+        };
+        loop {
+            loop {
+                match inputs.try_recv() {
+                    Ok(input) => self.take_input(&mut work, input).await,
+                    Err(tokio::sync::mpsc::error::TryRecvError::Empty) => break,
+                    Err(tokio::sync::mpsc::error::TryRecvError::Disconnected) => return,
+                }
+            }
+            let idle_until = self.step(&mut work).await;
+            let Some(idle_until) = idle_until else {
+                // There is more to do at once; let others have the thread in between.
+                tokio::task::yield_now().await;
+                continue;
+            };
+            tokio::select! {
+                // Inputs first: a revoke waits for us.
+                biased;
+                input = inputs.recv() => match input {
+                    Some(input) => self.take_input(&mut work, input).await,
+                    None => return,
+                },
+                () = ended.cancelled() => return,
+                () = wake.notified() => {}
+                () = tokio::time::sleep_until(idle_until.into()) => {}
+            }
+        }
+    }
+
+    async fn take_input(&self, work: &mut Work, input: Input) {
+        match input {
+            Input::Assigned(partitions) => {
+                for partition in partitions {
+                    let state = State::claim_at(Instant::now());
+                    work.partitions.insert(partition, state);
+                }
+            }
+            Input::Revoked { partitions, done } => {
+                let gone: Vec<(TopicPartition, State)> = partitions
+                    .into_iter()
+                    .filter_map(|partition| work.partitions.remove_entry(&partition))
+                    .collect();
+                self.release(work, &gone).await;
+                drop(done);
+            }
+        }
+    }
+
+    /// Says that nobody works on these now. Only courtesy: the next owner claims in any case.
+    async fn release(&self, work: &mut Work, gone: &[(TopicPartition, State)]) {
+        let (Some(connection), Some(generation)) = (&mut work.connection, &work.generation) else {
+            return;
+        };
+        let claims: Vec<(&TopicPartition, &Claim)> = gone
+            .iter()
+            .filter_map(|(partition, state)| Some((partition, state.claim()?)))
+            .collect();
+        if claims.is_empty() {
+            return;
+        }
+        let name = &self.projection.name;
+        let release = position::release(connection, name, generation.number, &claims);
+        let limit = self.database.timeouts.statement;
+        if let Err(error) = store::within("releasing partitions", limit, release).await {
+            debug!(projection = name, %error, "not released");
+            work.connection = None;
+        }
+    }
+
+    /// Does what is due. Returns until when there is nothing more to do, or none if there is.
+    async fn step(&self, work: &mut Work) -> Option<Instant> {
+        let now = Instant::now();
+        if work.partitions.is_empty() {
+            return Some(now + LOOK_EVERY);
+        }
+        if now < work.not_before {
+            return Some(work.not_before);
+        }
+        if work.connection.is_none() {
+            match self
+                .database
+                .connect(&format!("tidegate {}", self.owner))
+                .await
+            {
+                Ok(connection) => work.connection = Some(connection),
+                Err(error) => {
+                    self.connection_lost(work, &error.to_string());
+                    return Some(work.not_before);
+                }
+            }
+        }
+        if now.duration_since(work.looked) >= LOOK_EVERY {
+            work.looked = now;
+            self.look(work).await;
+        }
+        self.claim_due(work).await;
+        self.begin_fetched(work);
+        if work.connection.is_none() {
+            return Some(work.not_before);
+        }
+        self.take_records(work).await;
+        if self.batch_is_due(work) {
+            self.apply_batch(work).await;
+            return None;
+        }
+        Some(self.next_wake(work))
+    }
+
+    fn next_wake(&self, work: &Work) -> Instant {
+        let claims = work.partitions.values().filter_map(|state| match state {
+            State::Claiming { not_before, .. } => Some(*not_before),
+            _ => None,
+        });
+        let linger = work
+            .held_since
+            .map(|since| since + self.limits.batch_linger);
+        claims
+            .chain(linger)
+            .chain([work.looked + LOOK_EVERY, Instant::now() + LOOK_EVERY])
+            .min()
+            .unwrap_or(work.looked)
+    }
+}
+
+fn jitter(bound: Duration) -> Duration {
+    bound.mul_f64(fastrand::f64())
+}
