@@ -25,7 +25,7 @@ impl Writer {
         let count = work.partitions.len();
         let start = work.turn % count.max(1);
         let mut ended: Vec<(TopicPartition, String)> = Vec::new();
-        let mut strange: Vec<TopicPartition> = Vec::new();
+        let mut again: Vec<TopicPartition> = Vec::new();
         for position in (start..count).chain(0..start) {
             let Some((partition, State::Running(running))) =
                 work.partitions.iter_mut().nth(position)
@@ -43,7 +43,7 @@ impl Writer {
                             // Below the position: never to a handler (I4). And not what was asked for.
                             error!(projection = self.projection.name, %partition, %expected,
                                 offset = record.offset(), "a record from before the position; fetching again");
-                            strange.push(partition.clone());
+                            again.push(partition.clone());
                             break;
                         }
                         held += 1;
@@ -52,16 +52,21 @@ impl Writer {
                     }
                     Polled::Nothing => break,
                     Polled::OutOfRange => {
-                        let log = self.cluster.watermarks(partition).await;
-                        let holds = log.map_or_else(
-                            |error| format!("cannot be asked ({error})"),
-                            |log| format!("holds {}..{}", log.low, log.high),
-                        );
-                        let why = format!(
-                            "the next offset, {}, is not in the log, which {holds}: records that were not applied are gone (retention), or the topic was made anew. Nothing was skipped; `tidegate reset {} --to earliest` begins anew with what the log holds",
-                            running.next, self.projection.name
-                        );
-                        ended.push((partition.clone(), why));
+                        let next = running.next.get();
+                        match self.cluster.watermarks(partition).await {
+                            Ok(log)
+                                if running.held.is_empty()
+                                    && !(log.low..=log.high).contains(&next) =>
+                            {
+                                let why = format!(
+                                    "the next offset, {next}, is not in the log, which holds {}..{}: records that were not applied are gone (retention), or the topic was made anew. Nothing was skipped; `tidegate reset {} --to earliest` begins anew with what the log holds",
+                                    log.low, log.high, self.projection.name
+                                );
+                                ended.push((partition.clone(), why));
+                            }
+                            // A broker that lags behind after a failover, or one that does not answer: no verdict.
+                            _ => again.push(partition.clone()),
+                        }
                         break;
                     }
                     Polled::Failed(error) => {
@@ -73,7 +78,7 @@ impl Writer {
         if held > 0 && work.held_since.is_none() {
             work.held_since = Some(Instant::now());
         }
-        for partition in strange {
+        for partition in again {
             let state = State::claim_at(Instant::now() + jitter(LOOK_EVERY));
             work.partitions.insert(partition, state);
         }
