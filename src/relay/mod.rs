@@ -4,7 +4,8 @@
 //! Reading and barrier are one transaction: the rows are read, then the relay's own row is written
 //! with a synchronous commit, which makes all that was visible to the read durable. Only rows read in
 //! it are sent. Deliveries are awaited in order; the first that fails stops its stream, and the stream
-//! starts again from the first row that is not acknowledged. A lost connection drops rows and cursors
+//! starts again from the first row that is not acknowledged, with one message, then two, then four:
+//! messages travel together, and the broker refuses all that travel with one it does not take. A lost connection drops rows and cursors
 //! from memory: what is true is read again.
 //!
 //! There is deliberately no per-row mark, no SKIP LOCKED over messages and no transaction-id horizon:
@@ -61,6 +62,8 @@ struct Held {
     unsaved: bool,
     failures: u32,
     not_before: Instant,
+    /// How many messages of the next window may be this stream's.
+    most: i64,
 }
 
 /// What is forgotten when the connection is lost.
@@ -177,6 +180,7 @@ impl Relay {
                 unsaved: false,
                 failures: 0,
                 not_before: now,
+                most: WINDOW_PER_STREAM,
             };
             session.held.insert(held.lease.stream.clone(), held);
         }
@@ -187,11 +191,11 @@ impl Relay {
     /// barrier also stores the cursors of the window before, and renews the leases.
     async fn read_durably(&self, session: &mut Session) -> Result<Vec<Outgoing>, store::Error> {
         let now = Instant::now();
-        let ready: Vec<&Lease> = session
+        let ready: Vec<(&Lease, i64)> = session
             .held
             .values()
             .filter(|held| held.not_before <= now)
-            .map(|held| &held.lease)
+            .map(|held| (&held.lease, held.most))
             .collect();
         let unsaved = session.held.values().any(|held| held.unsaved);
         let due = session.renewed.elapsed() >= self.lease / 3;
@@ -200,7 +204,7 @@ impl Relay {
         }
         let connection = &mut session.connection;
         self.begin(connection).await?;
-        let mut rows = relay::read(connection, &ready, WINDOW_PER_STREAM, WINDOW).await?;
+        let mut rows = relay::read(connection, &ready, WINDOW).await?;
         if rows.is_empty() && !unsaved && !due {
             transaction::rollback(connection).await?;
             return Ok(rows);
@@ -228,6 +232,7 @@ impl Relay {
     async fn send(&self, session: &mut Session, rows: Vec<Outgoing>) -> Result<(), Error> {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         let mut stopped: BTreeSet<String> = BTreeSet::new();
+        let streams: BTreeSet<String> = rows.iter().map(|row| row.stream.clone()).collect();
         for row in rows {
             if stopped.contains(&row.stream) {
                 continue;
@@ -264,6 +269,11 @@ impl Relay {
         }
         while let Some(next) = under_way.pop_front() {
             self.settle(session, next, &mut stopped).await?;
+        }
+        for stream in streams.difference(&stopped) {
+            if let Some(held) = session.held.get_mut(stream) {
+                held.most = (held.most * 2).min(WINDOW_PER_STREAM);
+            }
         }
         Ok(())
     }
@@ -345,6 +355,7 @@ fn fail(
     stopped.insert(stream.to_owned());
     if let Some(held) = session.held.get_mut(stream) {
         held.failures = held.failures.saturating_add(1);
+        held.most = 1;
         held.not_before = Instant::now() + backoff::delay(held.failures, fastrand::f64());
         held.lease.last_error = format!("message {number}: {error}");
         held.unsaved = true;

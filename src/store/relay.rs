@@ -57,17 +57,21 @@ pub(crate) struct Outgoing {
     pub(crate) header_values: Vec<Option<Vec<u8>>>,
 }
 
-/// Reads what is behind the cursors, in number order within each stream.
+/// Reads what is behind the cursors, in number order within each stream; of each stream so many at most.
 pub(crate) async fn read(
     connection: &mut PgConnection,
-    leases: &[&Lease],
-    stream_max: i64,
+    leases: &[(&Lease, i64)],
     all_max: i64,
 ) -> Result<Vec<Outgoing>, Error> {
     Ok(sqlx::query_as(READ)
-        .bind(leases.iter().map(|l| &*l.stream).collect::<Vec<_>>())
-        .bind(leases.iter().map(|l| l.sent_through).collect::<Vec<_>>())
-        .bind(stream_max)
+        .bind(leases.iter().map(|(l, _)| &*l.stream).collect::<Vec<_>>())
+        .bind(
+            leases
+                .iter()
+                .map(|(l, _)| l.sent_through)
+                .collect::<Vec<_>>(),
+        )
+        .bind(leases.iter().map(|(_, most)| *most).collect::<Vec<_>>())
         .bind(all_max)
         .fetch_all(connection)
         .await?)
