@@ -83,6 +83,11 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         table.add_row([partition.to_string(), number(*from), number(*to)]);
     }
     println!("{table}");
+    for topic in &done.made_anew {
+        println!(
+            "topic {topic} was made anew since: its records are new ones, and their messages are sent"
+        );
+    }
     println!(
         "reset: generation {} begins (operation {}); running workers go on by themselves, `tidegate status` shows how far",
         done.generation, done.operation

@@ -53,7 +53,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     log(&arguments)?;
     let stop = CancellationToken::new();
     stop_on_signals(stop.clone()).map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
-    runtime::run(&config, projections, stop)
+    runtime::run(config, projections, stop)
         .await
         .map_err(|error| {
             let code = match error.is_temporary() {

@@ -72,6 +72,14 @@ fn lag(row: &Position, logs: &Logs) -> Option<i64> {
     Some((log.high - row.next_offset).max(0))
 }
 
+/// How a partition fares; what a process says of itself counts only while it is there.
+fn state(row: &Position) -> String {
+    match &*row.condition {
+        "running" | "retrying" if !row.connected => "unattended".to_owned(),
+        condition => condition.to_owned(),
+    }
+}
+
 fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
     if positions.is_empty() {
         println!("no projection has been started yet");
@@ -133,7 +141,7 @@ fn print_partitions(rows: &[Position], logs: &Logs) {
         }
         let mut cells = vec![
             format!("{}[{}]", row.topic, row.partition),
-            row.condition.clone(),
+            state(row),
             number(row.next_offset),
             lag.map_or_else(|| "?".to_owned(), number),
         ];
@@ -189,7 +197,7 @@ fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_jso
     let partition = |row: &Position| {
         json!({
             "topic": row.topic, "partition": row.partition, "next_offset": row.next_offset,
-            "lag": lag(row, logs), "epoch": row.epoch, "owner": row.owner,
+            "lag": lag(row, logs), "epoch": row.epoch, "owner": row.owner, "state": state(row),
             "consumed": row.consumed, "applied": row.applied, "stale": row.stale,
             "duplicate": row.duplicate, "filtered": row.filtered,
             "condition": row.condition, "cause": row.cause, "since": row.since.to_rfc3339(),

@@ -38,6 +38,11 @@ pub(crate) enum Error {
     Task(#[from] tokio::task::JoinError),
 }
 
+/// Takes log lines and errors off the client's queue, where they would pile up.
+fn serve(consumer: &BaseConsumer) {
+    while consumer.poll(Duration::ZERO).is_some() {}
+}
+
 impl Cluster {
     pub(crate) fn new(connection: &Connection) -> Result<Self, Error> {
         let consumer = connection.questions("tidegate-questions").create()?;
@@ -50,6 +55,7 @@ impl Cluster {
     pub(crate) async fn partitions(&self, topic: &str) -> Result<Vec<TopicPartition>, Error> {
         let (consumer, name) = (Arc::clone(&self.consumer), topic.to_owned());
         tokio::task::spawn_blocking(move || {
+            serve(&consumer);
             let metadata = consumer.fetch_metadata(Some(&name), ANSWER_TIMEOUT)?;
             let found = metadata.topics().iter().find(|topic| topic.name() == name);
             let mut numbers: Vec<i32> = found
@@ -71,6 +77,7 @@ impl Cluster {
     pub(crate) async fn watermarks(&self, partition: &TopicPartition) -> Result<Watermarks, Error> {
         let (consumer, partition) = (Arc::clone(&self.consumer), partition.clone());
         tokio::task::spawn_blocking(move || {
+            serve(&consumer);
             let (low, high) = consumer.fetch_watermarks(
                 partition.topic(),
                 partition.partition(),

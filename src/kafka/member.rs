@@ -92,7 +92,9 @@ pub(crate) enum Polled {
     Nothing,
     /// The offset asked for is not in the log.
     OutOfRange,
-    /// librdkafka could not fetch, and tries again by itself unless it says otherwise.
+    /// The log cannot be read here. What the queue has behind this does not follow on what it had before.
+    Unreadable(KafkaError),
+    /// librdkafka could not fetch, and tries again by itself.
     Failed(KafkaError),
 }
 
@@ -105,6 +107,17 @@ impl Queue {
             Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
                 Polled::OutOfRange
             }
+            // After a bad checksum librdkafka goes on somewhere behind it, and says so only here.
+            Some(Err(
+                error @ KafkaError::MessageConsumption(
+                    RDKafkaErrorCode::BadMessage
+                    | RDKafkaErrorCode::InvalidMessage
+                    | RDKafkaErrorCode::BadCompression
+                    | RDKafkaErrorCode::NotImplemented
+                    | RDKafkaErrorCode::InvalidRecord
+                    | RDKafkaErrorCode::Underflow,
+                ),
+            )) => Polled::Unreadable(error),
             Some(Err(error)) => Polled::Failed(error),
         }
     }
@@ -332,6 +345,7 @@ impl Member {
             group: Arc::clone(&group),
             consumer: Arc::new(consumer),
             queues: HashMap::new(),
+            trouble: String::new(),
         };
         let spawned = thread::Builder::new()
             .name(format!("kafka {}", settings.group))
@@ -386,6 +400,8 @@ struct PollThread {
     group: Arc<Group>,
     consumer: Arc<BaseConsumer<Callbacks>>,
     queues: HashMap<TopicPartition, Arc<Queue>>,
+    /// The last trouble of the whole client, so that it is not said again and again.
+    trouble: String,
 }
 
 impl PollThread {
@@ -411,7 +427,16 @@ impl PollThread {
                     ));
                 }
                 Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(error),
-                Some(Err(error)) => debug!(group = group.name, %error, "kafka"),
+                Some(Err(error)) => {
+                    let trouble = error.to_string();
+                    if trouble != self.trouble {
+                        warn!(
+                            group = group.name,
+                            trouble, "kafka; it tries again by itself"
+                        );
+                        self.trouble = trouble;
+                    }
+                }
             }
             for command in requests.try_iter() {
                 match command {

@@ -54,6 +54,11 @@ impl Producer {
         }
     }
 
+    /// Whether librdkafka has given up on this producer: a new one is needed.
+    pub(crate) fn failed_for_good(&self) -> bool {
+        self.producer.client().fatal_error().is_some()
+    }
+
     /// Forgets all that is under way, so that nothing is sent behind our back.
     pub(crate) fn purge(&self) {
         self.producer

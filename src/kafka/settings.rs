@@ -180,7 +180,12 @@ impl Connection {
     /// The relay's producer. No message times out: one that did would let later ones of its key pass.
     pub(crate) fn producer(&self, client_id: &str) -> ClientConfig {
         let mut config = self.base(client_id, &CONSUMER_ONLY);
-        for (key, value) in [("linger.ms", "5"), ("compression.type", "lz4")] {
+        for (key, value) in [
+            ("linger.ms", "5"),
+            ("compression.type", "lz4"),
+            // The broker's default; librdkafka's own is lower, and counts headers and framing too.
+            ("message.max.bytes", "1048588"),
+        ] {
             if !self.options.contains_key(key) {
                 config.set(key, value);
             }

@@ -4,8 +4,9 @@
 //! Reading and barrier are one transaction: the rows are read, then the relay's own row is written
 //! with a synchronous commit, which makes all that was visible to the read durable. Only rows read in
 //! it are sent. Deliveries are awaited in order; the first that fails stops its stream, and the stream
-//! starts again from the first row that is not acknowledged. A lost connection drops rows and cursors
-//! from memory: what is true is read again.
+//! starts again from the first row that is not acknowledged, with one message, then two, then four:
+//! messages travel together, and the broker refuses all that travel with one it does not take. A lost
+//! connection drops rows and cursors from memory: what is true is read again.
 //!
 //! There is deliberately no per-row mark, no SKIP LOCKED over messages and no transaction-id horizon:
 //! numbers are dense and in commit order, so a cursor is enough.
@@ -14,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::DeliveryFuture;
 use sqlx::PgConnection;
 use tokio::sync::Notify;
@@ -28,9 +30,9 @@ use crate::store::{self, Database, transaction};
 use crate::types::Header;
 
 /// Messages of one window, shared out to the streams so that none waits for another's backlog.
-const WINDOW: usize = 4_000;
+const WINDOW: i64 = 4_000;
 /// A stream's share of the window, at least.
-const SHARE_MIN: usize = 20;
+const SHARE_MIN: i64 = 20;
 /// Bytes of one window, about.
 const WINDOW_BYTES: i64 = 16 << 20;
 /// How often an idle relay looks for messages that nobody in this process has put there.
@@ -44,6 +46,7 @@ pub(crate) struct Relay {
     pub(crate) lease: Duration,
     /// Rings when a batch of this process has put messages in the outbox.
     pub(crate) wake: Arc<Notify>,
+    pub(crate) stop: CancellationToken,
 }
 
 /// Why a turn ended early. Nothing is lost: rows and cursors are read again.
@@ -52,7 +55,7 @@ enum Error {
     #[error(transparent)]
     Store(#[from] store::Error),
     #[error("kafka: {0}")]
-    Kafka(#[from] rdkafka::error::KafkaError),
+    Kafka(#[from] KafkaError),
     #[error("a lease was lost while messages were under way")]
     LeaseLost,
 }
@@ -64,6 +67,8 @@ struct Held {
     unsaved: bool,
     failures: u32,
     not_before: Instant,
+    /// How many messages of the next window may be this stream's, at most: one after a failure.
+    most: i64,
 }
 
 /// What is forgotten when the connection is lost.
@@ -84,10 +89,10 @@ struct UnderWay {
 
 impl Relay {
     /// Sends until told to stop, then gives the leases up.
-    pub(crate) async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self) {
         let mut session: Option<Session> = None;
         let mut failures = 0;
-        while !stop.is_cancelled() {
+        while !self.stop.is_cancelled() {
             let turn = self.turn(&mut session).await;
             let pause = match turn {
                 Ok(true) => {
@@ -108,13 +113,13 @@ impl Relay {
                 }
             };
             tokio::select! {
-                () = stop.cancelled() => {}
+                () = self.stop.cancelled() => {}
                 () = self.wake.notified(), if failures == 0 => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
         if let Some(mut session) = session
-            && let Err(error) = self.stop(&mut session).await
+            && let Err(error) = self.release(&mut session).await
         {
             warn!(%error, "relay: leases not given up; they will run out");
         }
@@ -158,7 +163,7 @@ impl Relay {
     }
 
     async fn begin(&self, connection: &mut PgConnection) -> Result<(), store::Error> {
-        let name = format!("tidegate relay {}", self.owner);
+        let name = format!("tidegate {} relay", self.owner);
         let timeouts = &self.database.timeouts;
         transaction::begin(connection, transaction::OWN_SEARCH_PATH, &name, timeouts).await
     }
@@ -180,6 +185,7 @@ impl Relay {
                 unsaved: false,
                 failures: 0,
                 not_before: now,
+                most: WINDOW,
             };
             session.held.insert(held.lease.stream.clone(), held);
         }
@@ -190,11 +196,11 @@ impl Relay {
     /// barrier also stores the cursors of the window before, and renews the leases.
     async fn read_durably(&self, session: &mut Session) -> Result<Vec<Outgoing>, store::Error> {
         let now = Instant::now();
-        let ready: Vec<&Lease> = session
-            .held
-            .values()
-            .filter(|held| held.not_before <= now)
-            .map(|held| &held.lease)
+        let ready = session.held.values().filter(|held| held.not_before <= now);
+        let count = i64::try_from(ready.clone().count()).unwrap_or(WINDOW);
+        let share = (WINDOW / count.max(1)).max(SHARE_MIN);
+        let ready: Vec<(&Lease, i64)> = ready
+            .map(|held| (&held.lease, held.most.min(share)))
             .collect();
         let unsaved = session.held.values().any(|held| held.unsaved);
         let due = session.renewed.elapsed() >= self.lease / 3;
@@ -203,9 +209,7 @@ impl Relay {
         }
         let connection = &mut session.connection;
         self.begin(connection).await?;
-        let share = (WINDOW / ready.len().max(1)).max(SHARE_MIN);
-        let share = i64::try_from(share).unwrap_or(i64::MAX);
-        let mut rows = relay::read(connection, &ready, share, WINDOW_BYTES).await?;
+        let mut rows = relay::read(connection, &ready, WINDOW_BYTES).await?;
         if rows.is_empty() && !unsaved && !due {
             transaction::rollback(connection).await?;
             return Ok(rows);
@@ -233,6 +237,7 @@ impl Relay {
     async fn send(&self, session: &mut Session, rows: Vec<Outgoing>) -> Result<(), Error> {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         let mut stopped: BTreeSet<String> = BTreeSet::new();
+        let streams: BTreeSet<String> = rows.iter().map(|row| row.stream.clone()).collect();
         for row in rows {
             if stopped.contains(&row.stream) {
                 continue;
@@ -260,6 +265,9 @@ impl Relay {
                             break;
                         }
                     }
+                    Enqueued::Refused(error) if session.producer.failed_for_good() => {
+                        return Err(error.into());
+                    }
                     Enqueued::Refused(error) => {
                         fail(session, &row.stream, row.number, &error, &mut stopped);
                         break;
@@ -270,10 +278,16 @@ impl Relay {
         while let Some(next) = under_way.pop_front() {
             self.settle(session, next, &mut stopped).await?;
         }
+        for stream in streams.difference(&stopped) {
+            if let Some(held) = session.held.get_mut(stream) {
+                held.most = (held.most * 2).min(WINDOW);
+            }
+        }
         Ok(())
     }
 
-    /// Waits for one delivery, in order. Leases are renewed meanwhile: a broker may be away for long.
+    /// Waits for one delivery, in order. Leases are renewed meanwhile: a broker may be away for long. A stop
+    /// does not wait for it.
     async fn settle(
         &self,
         session: &mut Session,
@@ -286,12 +300,28 @@ impl Relay {
             delivery,
         } = message;
         let mut answer = std::pin::pin!(delivered(delivery));
+        let asked = Instant::now();
         let result = loop {
             let renew_in = (self.lease / 3).saturating_sub(session.renewed.elapsed());
             tokio::select! {
                 biased;
                 result = &mut answer => break result,
-                () = tokio::time::sleep(renew_in) => self.renew(session).await?,
+                () = self.stop.cancelled() => {
+                    session.producer.purge();
+                    stopped.extend(session.held.keys().cloned());
+                    return Ok(());
+                }
+                () = tokio::time::sleep(renew_in) => {
+                    if asked.elapsed() >= self.lease
+                        && let Some(held) = session.held.get_mut(&stream)
+                    {
+                        let waited = asked.elapsed();
+                        warn!(stream, number, ?waited, "relay: the broker does not answer");
+                        held.lease.last_error =
+                            format!("message {number}: no answer from the broker yet");
+                    }
+                    self.renew(session).await?;
+                }
             }
         };
         if stopped.contains(&stream) {
@@ -305,6 +335,13 @@ impl Relay {
                     held.unsaved = true;
                     held.failures = 0;
                 }
+            }
+            Err(error) if session.producer.failed_for_good() => return Err(error.into()),
+            // Taken back by us, because another stream has failed: nothing of this one's fault.
+            Err(KafkaError::MessageProduction(
+                RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight,
+            )) => {
+                stopped.insert(stream);
             }
             Err(error) => {
                 session.producer.purge();
@@ -327,15 +364,15 @@ impl Relay {
         if kept { Ok(()) } else { Err(Error::LeaseLost) }
     }
 
-    async fn stop(&self, session: &mut Session) -> Result<(), store::Error> {
-        let stop = async {
+    async fn release(&self, session: &mut Session) -> Result<(), store::Error> {
+        let release = async {
             self.begin(&mut session.connection).await?;
             let all: Vec<&Lease> = session.held.values().map(|held| &held.lease).collect();
             relay::barrier(&mut session.connection, &all, self.lease).await?;
             relay::release(&mut session.connection, &all).await?;
             transaction::commit(&mut session.connection).await
         };
-        self.within(stop).await
+        self.within(release).await
     }
 }
 
@@ -344,12 +381,13 @@ fn fail(
     session: &mut Session,
     stream: &str,
     number: i64,
-    error: &rdkafka::error::KafkaError,
+    error: &KafkaError,
     stopped: &mut BTreeSet<String>,
 ) {
     stopped.insert(stream.to_owned());
     if let Some(held) = session.held.get_mut(stream) {
         held.failures = held.failures.saturating_add(1);
+        held.most = 1;
         held.not_before = Instant::now() + backoff::delay(held.failures, fastrand::f64());
         held.lease.last_error = format!("message {number}: {error}");
         held.unsaved = true;

@@ -187,6 +187,7 @@ async fn one_by_one(
 fn gap(group: &Group<'_>, index: usize, expected: i64) -> Failure {
     Failure::Rejected {
         at: Some(group.refs[index]),
+        waits: true,
         why: format!(
             "gate next: entity `{}` has sequence {} where {expected} is due; the events between are missing or still to come",
             group.entity, group.sequences[index]
@@ -197,6 +198,7 @@ fn gap(group: &Group<'_>, index: usize, expected: i64) -> Failure {
 fn before_first(group: &Group<'_>, index: usize, first: i64) -> Failure {
     Failure::Rejected {
         at: Some(group.refs[index]),
+        waits: false,
         why: format!(
             "gate next: entity `{}` has sequence {}, below the first one allowed, {first}; set `first` of the projection if that is right",
             group.entity, group.sequences[index]

@@ -9,11 +9,12 @@
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::DateTime;
 use futures_util::FutureExt as _;
-use sqlx::PgConnection;
 use sqlx::postgres::types::Oid;
+use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::admission;
@@ -77,13 +78,20 @@ pub(crate) struct Applied {
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// A record cannot be applied; which one, if that is known.
-    Rejected { at: Option<Ref>, why: String },
+    Rejected {
+        at: Option<Ref>,
+        why: String,
+        /// Only events of other partitions are missing before it: it may pass later.
+        waits: bool,
+    },
     /// The handler failed in a way that is not a record's fault.
     Handler {
         class: Class,
         why: String,
         usable: bool,
     },
+    /// It took too long: a smaller batch may do.
+    Slow(String),
     /// A statement of ours failed.
     Store(store::Error),
     /// The positions did not move as they should have.
@@ -99,7 +107,7 @@ impl Failure {
             Self::Rejected { .. } | Self::Refused => true,
             Self::Handler { usable, .. } => *usable,
             Self::Store(error) => error.connection_is_usable(),
-            Self::Unknown(_) => false,
+            Self::Slow(_) | Self::Unknown(_) => false,
         }
     }
 }
@@ -115,16 +123,22 @@ impl From<DecodeError> for Failure {
         Self::Rejected {
             at: Some(error.at),
             why: error.what,
+            waits: false,
         }
     }
 }
 
 impl From<HandlerError> for Failure {
     fn from(error: HandlerError) -> Self {
+        // A statement that ran into `statement_timeout`.
+        if error.sql().and_then(store::sqlstate).as_deref() == Some("57014") {
+            return Self::Slow(error.to_string());
+        }
         match error.class() {
             Class::Terminal => Self::Rejected {
                 at: error.place(),
                 why: error.to_string(),
+                waits: false,
             },
             class => Self::Handler {
                 class,
@@ -149,35 +163,53 @@ pub(crate) async fn apply(
         Err(error) => return (Some(connection), Err(error.into())),
     };
     let limit = applier.timeouts.transaction();
-    let batch = in_transaction(applier, &mut connection, batch_id, parts, &events);
+    let committing = AtomicBool::new(false);
+    let batch = in_transaction(
+        applier,
+        &mut connection,
+        batch_id,
+        parts,
+        &events,
+        &committing,
+    );
     let result = match tokio::time::timeout(limit, batch).await {
         Ok(result) => result,
-        // Perhaps in the middle of COMMIT.
-        Err(_) => Err(Failure::Unknown(store::Error::Deadline("the batch", limit))),
+        Err(_) if committing.load(Ordering::Relaxed) => Err(Failure::Unknown(
+            store::Error::Deadline("the commit", limit),
+        )),
+        Err(_) => Err(Failure::Slow(format!(
+            "the batch took longer than {limit:?}"
+        ))),
     };
     match &result {
         Ok(_) => (Some(connection), result),
         Err(failure) if failure.leaves_connection_usable() => {
-            let rollback = transaction::rollback(&mut connection);
-            let done = store::within("rolling back", limit, rollback).await;
+            // The dropped transaction's ROLLBACK goes out with the next word: let its locks go now.
+            let ping = async { connection.ping().await.map_err(store::Error::from) };
+            let done = store::within("rolling back", limit, ping).await;
             (done.is_ok().then_some(connection), result)
         }
         Err(_) => (None, result),
     }
 }
 
+/// From BEGIN to COMMIT. Whoever leaves in between rolls back.
 async fn in_transaction(
     applier: &Applier<'_>,
     connection: &mut PgConnection,
     batch_id: Uuid,
     parts: &[Part<'_>],
     events: &Events<'_>,
+    committing: &AtomicBool,
 ) -> Result<Applied, Failure> {
     let (projection, generation) = (applier.projection, applier.generation);
     let search_path = transaction::search_path(&generation.schema_name, &projection.search_path);
-    let name = format!("tidegate apply {} {}", projection.name, applier.owner);
+    let name = format!("tidegate {} apply {}", applier.owner, projection.name);
+    let timeouts = &applier.timeouts;
     // I1: not even the handler can commit.
-    transaction::begin_guarded(connection, &search_path, &name, &applier.timeouts).await?;
+    let mut transaction =
+        transaction::begin_guarded(connection, &search_path, &name, timeouts).await?;
+    let connection = &mut *transaction;
     let plans = if events.records.len() < GENERIC_PLAN_BELOW {
         "force_generic_plan"
     } else {
@@ -187,7 +219,19 @@ async fn in_transaction(
 
     let order = events.by_entity();
     let outcomes = admission::admit(connection, projection, events, &order).await?; // I4
-    let emitted = effects(connection, projection, events, &order, &outcomes).await?;
+    let emitted = match effects(connection, projection, events, &order, &outcomes).await {
+        Ok(emitted) => emitted,
+        Err(failure) if !failure.leaves_connection_usable() => return Err(failure),
+        // What a handler does after a ROLLBACK of its own is not ours to try again.
+        Err(failure) => {
+            return Err(
+                match transaction::is_still_in(connection, &xact_id).await? {
+                    true => failure,
+                    false => Failure::Refused,
+                },
+            );
+        }
+    };
     let still_in = transaction::settle_effects(connection)
         .await
         .map_err(|error| swallowed_or(HandlerError::from(error)))?;
@@ -215,7 +259,8 @@ async fn in_transaction(
         return Err(Failure::Refused); // I1, I2, I3: seen before COMMIT is sent
     }
     failpoint::reach(failpoint::BEFORE_COMMIT);
-    match transaction::commit(connection).await {
+    committing.store(true, Ordering::Relaxed);
+    match transaction.commit().await.map_err(store::Error::from) {
         Ok(()) => {}
         // Postgres says no: rolled back. Not a verdict on a record.
         Err(error) if error.connection_is_usable() => return Err(Failure::Store(error)),
@@ -265,6 +310,7 @@ async fn effects(
         Ok(Err(error)) => Err(swallowed_or(error)),
         Err(panic) => Err(Failure::Rejected {
             at: None,
+            waits: false,
             why: format!("the handler panicked: {}", panic_text(&*panic)),
         }),
     }
@@ -394,6 +440,7 @@ fn moves<'a>(parts: &[Part<'a>], events: &Events<'_>, outcomes: &[Outcome]) -> V
             claim: part.claim,
             from: part.from,
             to: part.to(),
+            consumed: i64::try_from(part.records.len()).unwrap_or(i64::MAX),
             totals,
         }
     });
@@ -407,7 +454,7 @@ pub(crate) enum Refusal {
     Reset { operation: String },
     /// Somebody else has claimed the partition.
     Lost { owner: String },
-    /// An operator raised the epoch.
+    /// Nobody owns it: an operator raised the epoch, or another worker has claimed it and left.
     Taken,
     /// The batch had been committed, and its answer was lost.
     AlreadyCommitted,
@@ -422,7 +469,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::Reset { operation } => write!(f, "reset by {operation}"),
             Self::Lost { owner } => write!(f, "lost to {owner}"),
-            Self::Taken => f.write_str("taken by an operator"),
+            Self::Taken => f.write_str("taken away, and owned by nobody now"),
             Self::AlreadyCommitted => f.write_str("already committed by me"),
             Self::Moved { next } => write!(f, "the position is {next} now"),
             Self::TransactionEnded => f.write_str(

@@ -49,7 +49,7 @@ pub(super) async fn claim(
     owner: &str,
     timeouts: &Timeouts,
 ) -> Result<Result<(Generation, Claimed), Waits>, store::Error> {
-    let name = format!("tidegate claim {} {owner}", projection.name);
+    let name = format!("tidegate {owner} claim {}", projection.name);
     transaction::begin(connection, transaction::OWN_SEARCH_PATH, &name, timeouts).await?;
     let claimed = claim_row(connection, projection, partition, owner).await;
     match &claimed {

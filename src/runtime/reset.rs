@@ -4,12 +4,14 @@
 //! A running service need not be stopped: its next batch is refused, it claims again under the new
 //! generation and refills. Messages that a live generation has sent before are not sent again.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::start::setup_hash;
-use crate::kafka::{Cluster, ClusterError};
+use crate::kafka::{Cluster, ClusterError, Watermarks};
 use crate::projection::Projection;
 use crate::store::operation::Operation;
 use crate::store::position::Stood;
@@ -48,6 +50,8 @@ pub(crate) struct Reset {
     pub(crate) generation: i32,
     /// Each partition, where it stood and where it stands now.
     pub(crate) moved: Vec<(TopicPartition, i64, i64)>,
+    /// Topics that are others than before: their messages are new ones.
+    pub(crate) made_anew: Vec<String>,
 }
 
 /// Resets to the oldest records kept. Safe to repeat, also in the middle of a refill.
@@ -63,15 +67,11 @@ pub(crate) async fn reset(
     }
     // Asked before the transaction: no question to Kafka under a lock.
     let logs = cluster.logs(&projection.topics).await?;
-    let starts: Vec<(TopicPartition, i64)> = logs
-        .into_iter()
-        .map(|(partition, log)| (partition, log.low))
-        .collect();
     let name = &projection.name;
     let search_path = transaction::search_path(name, &projection.search_path);
     let application = format!("tidegate reset {name}");
     transaction::begin(connection, &search_path, &application, timeouts).await?;
-    let done = in_transaction(connection, projection, &starts, who).await;
+    let done = in_transaction(connection, projection, &logs, who).await;
     match &done {
         Ok(_) => transaction::commit(connection).await?,
         Err(_) => transaction::rollback(connection).await?,
@@ -84,7 +84,7 @@ pub(crate) async fn reset(
 async fn in_transaction(
     connection: &mut PgConnection,
     projection: &Projection,
-    starts: &[(TopicPartition, i64)],
+    logs: &[(TopicPartition, Watermarks)],
     who: &str,
 ) -> Result<Reset, ResetError> {
     let name = &projection.name;
@@ -113,9 +113,10 @@ async fn in_transaction(
     )
     .await?;
     store::projection::set_live(connection, name, new).await?;
-    let begin: Vec<Stood> = starts
+    let anew = made_anew(logs, &stood);
+    let begin: Vec<Stood> = logs
         .iter()
-        .map(|(partition, start)| begin(partition, *start, &stood))
+        .map(|(partition, log)| begin(partition, *log, &stood, &anew))
         .collect();
     position::begin(connection, name, new, &begin).await?;
 
@@ -142,14 +143,15 @@ async fn in_transaction(
         after: json!({ "generation": new, "definition": definition, "next_offset": offsets(&begin) }),
     };
     operation::insert(connection, &record).await?; // I2
-    let moved = starts.iter().map(|(partition, start)| {
-        let before = find(&stood, partition).map_or(*start, |p| p.next_offset);
-        (partition.clone(), before, *start)
+    let moved = logs.iter().map(|(partition, log)| {
+        let before = find(&stood, partition).map_or(log.low, |p| p.next_offset);
+        (partition.clone(), before, log.low)
     });
     Ok(Reset {
         operation,
         generation: new,
         moved: moved.collect(),
+        made_anew: anew.into_iter().collect(),
     })
 }
 
@@ -158,14 +160,36 @@ fn find<'a>(rows: &'a [Stood], partition: &TopicPartition) -> Option<&'a Stood> 
         .find(|p| p.topic == partition.topic() && p.partition == partition.partition())
 }
 
-/// A new generation's position: same topic id, an epoch above all that were claimed.
-fn begin(partition: &TopicPartition, start: i64, stood: &[Stood]) -> Stood {
+/// Topics with a partition whose log ends before the position: deleted and made again. They get the next
+/// topic id, and with it new message ids and a right to emit of their own (I5).
+fn made_anew(logs: &[(TopicPartition, Watermarks)], stood: &[Stood]) -> BTreeSet<String> {
+    let shorter = logs.iter().filter(|(partition, log)| {
+        find(stood, partition).is_some_and(|before| before.next_offset > log.high)
+    });
+    shorter
+        .map(|(partition, _)| partition.topic().to_owned())
+        .collect()
+}
+
+/// A new generation's position, with an epoch above all that were claimed.
+fn begin(
+    partition: &TopicPartition,
+    log: Watermarks,
+    stood: &[Stood],
+    anew: &BTreeSet<String>,
+) -> Stood {
     let before = find(stood, partition);
+    // All partitions of a topic have one topic id; a partition that is new takes that of the others.
+    let of_topic = stood.iter().filter(|p| p.topic == partition.topic());
+    let topic_id = of_topic
+        .filter_map(|p| p.topic_id.parse::<u64>().ok())
+        .max();
+    let topic_id = topic_id.unwrap_or(1) + u64::from(anew.contains(partition.topic()));
     Stood {
         topic: partition.topic().to_owned(),
         partition: partition.partition(),
-        next_offset: start,
-        topic_id: before.map_or_else(|| "1".to_owned(), |p| p.topic_id.clone()),
+        next_offset: log.low,
+        topic_id: topic_id.to_string(),
         epoch: before.map_or(0, |p| p.epoch),
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rdkafka::error::KafkaError;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,7 @@ use super::writer::{Limits, Writer};
 use crate::codec::Decoder;
 use crate::config::Config;
 use crate::engine::backoff;
-use crate::kafka::{Cluster, ClusterError, Joined, Member, MemberSettings};
+use crate::kafka::{Cluster, ClusterError, Inputs, Joined, Member, MemberSettings};
 use crate::projection::Projection;
 use crate::relay::Relay;
 use crate::store::migration::{self, State};
@@ -43,13 +44,15 @@ pub(crate) enum Error {
     #[error(transparent)]
     Store(#[from] store::Error),
     #[error("kafka: {0}")]
-    Kafka(#[from] rdkafka::error::KafkaError),
+    Kafka(#[from] KafkaError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     #[error("the kafka client of projection `{0}` failed for good: {1}")]
-    Member(String, rdkafka::error::KafkaError),
-    #[error("a task of projection `{0}` panicked; see the log")]
-    Panicked(String),
+    Member(String, KafkaError),
+    #[error("the member of projection `{0}` has left its group unasked")]
+    Left(String),
+    #[error("a task panicked; see the log")]
+    Panicked,
 }
 
 impl Error {
@@ -79,216 +82,218 @@ pub(crate) fn owner() -> String {
     format!("{host}-{}-{:04x}", std::process::id(), fastrand::u16(..))
 }
 
-/// A projection's member and the tasks that belong to it.
-struct Started {
-    name: String,
-    member: Member,
-    ended: tokio::sync::oneshot::Receiver<Result<(), rdkafka::error::KafkaError>>,
-    member_gone: CancellationToken,
-    writers: JoinSet<()>,
+/// What the tasks of a service share.
+struct Service {
+    config: Config,
+    database: Database,
+    cluster: Cluster,
+    owner: String,
+    /// Rings when a batch has put messages in the outbox.
+    outbox: Arc<Notify>,
+    /// Cancelled by whoever wants the service to end: a signal, or the first task that cannot go on.
+    stop: CancellationToken,
 }
 
 /// Runs projections until `stop`, or until something fails for good.
 pub(crate) async fn run(
-    config: &Config,
+    config: Config,
     projections: Vec<Arc<Projection>>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
     if projections.is_empty() {
         return Err(Error::NoProjection);
     }
-    let database = Database::new(&config.postgres_url, config.timeouts)?;
-    let cluster = Cluster::new(&config.kafka)?;
-    let owner = owner();
-    let Some(()) = until_it_works(&stop, || check_version(&database, &owner)).await? else {
+    let service = Arc::new(Service {
+        database: Database::new(&config.postgres_url, config.timeouts)?,
+        cluster: Cluster::new(&config.kafka)?,
+        owner: owner(),
+        outbox: Arc::new(Notify::new()),
+        stop,
+        config,
+    });
+    let Some(()) = service.until_it_works(|| service.check_version()).await? else {
         return Ok(());
     };
-    let outbox = Arc::new(Notify::new());
-    let mut started = Vec::new();
-    for projection in &projections {
-        let ensure = || ensure(&database, &cluster, projection, &owner);
-        let Some(()) = until_it_works(&stop, ensure).await? else {
-            break;
-        };
-        let cluster = cluster.clone();
-        started.push(join(
-            config, projection, &database, cluster, &owner, &outbox,
-        )?);
-    }
-    let relay_stop = CancellationToken::new();
-    let relay = config.relay.enabled.then(|| {
-        let relay = Relay {
-            database: database.clone(),
-            kafka: config.kafka.clone(),
-            owner: owner.clone(),
-            lease: config.relay.lease,
-            wake: Arc::clone(&outbox),
-        };
-        tokio::spawn(relay.run(relay_stop.clone()))
-    });
     info!(
-        owner,
-        projections = started.len(),
-        relay = config.relay.enabled,
+        owner = service.owner,
+        projections = projections.len(),
+        relay = service.config.relay.enabled,
         "running"
     );
-
-    let result = wait(&mut started, &stop).await;
-    info!("stopping");
-    for projection in &started {
-        projection.member.stop();
+    let relay_stop = CancellationToken::new();
+    let mut relay = JoinSet::new();
+    if service.config.relay.enabled {
+        relay.spawn(service.relay(relay_stop.clone()).run());
     }
-    for mut projection in started {
-        if result.is_ok() {
-            let _ = (&mut projection.ended).await;
+    // Each on its own: one whose topic is missing keeps no other waiting.
+    let mut tasks = JoinSet::new();
+    for projection in projections {
+        let service = Arc::clone(&service);
+        tasks.spawn(async move { service.run_projection(&projection).await });
+    }
+    let mut result = Ok(());
+    while !tasks.is_empty() {
+        let ended = tokio::select! {
+            Some(ended) = tasks.join_next() => ended.unwrap_or_else(|_| Err(Error::Panicked)),
+            Some(ended) = relay.join_next() => ended.map_err(|_| Error::Panicked),
+        };
+        if let Err(failure) = ended {
+            error!(error = %failure, "cannot go on");
+            service.stop.cancel();
+            result = result.and(Err(failure));
         }
-        projection.member_gone.cancel();
-        while projection.writers.join_next().await.is_some() {}
     }
     relay_stop.cancel();
-    if let Some(relay) = relay {
-        let _ = relay.await;
-    }
+    while relay.join_next().await.is_some() {}
     if result.is_ok() {
         info!("stopped");
     }
     result
 }
 
-/// Waits for the stop, or for the first member or writer that fails.
-async fn wait(started: &mut [Started], stop: &CancellationToken) -> Result<(), Error> {
-    if started.is_empty() {
-        return Ok(()); // told to stop before anything began
-    }
-    let failures = started.iter_mut().map(|projection| {
-        Box::pin(async {
-            tokio::select! {
-                ended = &mut projection.ended => match ended {
-                    Ok(Err(error)) => Error::Member(projection.name.clone(), error),
-                    _ => Error::Panicked(projection.name.clone()),
-                },
-                _ = projection.writers.join_next() => Error::Panicked(projection.name.clone()),
-            }
-        })
-    });
-    let first = futures_util::future::select_all(failures);
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => Ok(()),
-        (failure, ..) = first => {
-            error!(error = %failure, "cannot go on");
-            Err(failure)
+impl Service {
+    fn relay(&self, stop: CancellationToken) -> Relay {
+        Relay {
+            database: self.database.clone(),
+            kafka: self.config.kafka.clone(),
+            owner: self.owner.clone(),
+            lease: self.config.relay.lease,
+            wake: Arc::clone(&self.outbox),
+            stop,
         }
     }
-}
 
-fn join(
-    config: &Config,
-    projection: &Arc<Projection>,
-    database: &Database,
-    cluster: Cluster,
-    owner: &str,
-    outbox: &Arc<Notify>,
-) -> Result<Started, Error> {
-    let name = projection.name.clone();
-    let Joined {
-        member,
-        inputs,
-        ended,
-    } = Member::join(MemberSettings {
-        connection: &config.kafka,
-        protocol: config.group_protocol,
-        group: format!("{}.{name}", config.group_prefix),
-        client_id: format!("tidegate-{owner}"),
-        topics: projection.topics.clone(),
-        writers: config.apply.writers,
-        drain_max: config.apply.drain_max,
-    })?;
-    let member_gone = CancellationToken::new();
-    let decoder = Arc::new(Decoder::new(projection));
-    let mut writers = JoinSet::new();
-    for inputs in inputs {
-        let writer = Writer {
-            projection: Arc::clone(projection),
-            decoder: Arc::clone(&decoder),
-            database: database.clone(),
-            cluster: cluster.clone(),
-            member: member.clone(),
-            limits: Limits {
-                batch_records_max: config.apply.batch_records_max,
-                batch_linger: config.apply.batch_linger,
-            },
-            owner: owner.to_owned(),
-            outbox: Arc::clone(outbox),
+    /// From the first start to the last batch of one projection in this process.
+    async fn run_projection(&self, projection: &Arc<Projection>) -> Result<(), Error> {
+        let Some(()) = self.until_it_works(|| self.ensure(projection)).await? else {
+            return Ok(());
         };
-        writers.spawn(writer.run(inputs, member_gone.clone()));
-    }
-    Ok(Started {
-        name,
-        member,
-        ended,
-        member_gone,
-        writers,
-    })
-}
-
-async fn check_version(database: &Database, owner: &str) -> Result<(), Error> {
-    let mut connection = database.connect(&format!("tidegate {owner}")).await?;
-    match migration::state(&mut connection).await? {
-        State::Current => Ok(()),
-        State::Behind { applied, known } => Err(Error::Behind { applied, known }),
-        State::Ahead { applied, known } => Err(Error::Ahead { applied, known }),
-    }
-}
-
-async fn ensure(
-    database: &Database,
-    cluster: &Cluster,
-    projection: &Projection,
-    owner: &str,
-) -> Result<(), Error> {
-    let failed = |error| Error::Start(projection.name.clone(), error);
-    let connected = database.connect(&format!("tidegate {owner}")).await;
-    let mut connection = connected.map_err(|error| failed(error.into()))?;
-    let made = start::ensure(&mut connection, cluster, projection, &database.timeouts);
-    if made.await.map_err(failed)? {
-        info!(
-            projection = projection.name,
-            definition = projection.definition(),
-            "started for the first time"
-        );
-    }
-    Ok(())
-}
-
-/// Tries until it works or cannot; an outage at the start is waited for. None when told to stop.
-async fn until_it_works<F>(
-    stop: &CancellationToken,
-    mut attempt: impl FnMut() -> F,
-) -> Result<Option<()>, Error>
-where
-    F: Future<Output = Result<(), Error>>,
-{
-    let mut failures = 0;
-    loop {
-        let outcome = tokio::select! {
+        let Joined {
+            member,
+            inputs,
+            mut ended,
+        } = self.join(projection)?;
+        let member_gone = CancellationToken::new();
+        let mut writers = self.writers(projection, &member, inputs, &member_gone);
+        let failed = |ended: Result<Result<(), KafkaError>, _>| match ended {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Error::Member(projection.name.clone(), error)),
+            Err(_) => Err(Error::Panicked),
+        };
+        let result = tokio::select! {
             biased;
-            () = stop.cancelled() => return Ok(None),
-            outcome = attempt() => outcome,
-        };
-        match outcome {
-            Ok(()) => return Ok(Some(())),
-            Err(error) if error.is_temporary() => {
-                failures += 1;
-                let after =
-                    backoff::delay(failures, fastrand::f64()).max(Duration::from_millis(100));
-                warn!(%error, failures, "not started yet; trying again");
-                tokio::select! {
-                    () = stop.cancelled() => return Ok(None),
-                    () = tokio::time::sleep(after) => {}
-                }
+            () = self.stop.cancelled() => {
+                info!(projection = projection.name, "stopping");
+                member.stop();
+                failed((&mut ended).await)
             }
-            Err(error) => return Err(error),
+            ended = &mut ended => failed(ended).and(Err(Error::Left(projection.name.clone()))),
+            // Writers end after their member, never before.
+            _ = writers.join_next() => {
+                member.stop();
+                failed((&mut ended).await).and(Err(Error::Panicked))
+            }
+        };
+        member_gone.cancel();
+        while writers.join_next().await.is_some() {}
+        result
+    }
+
+    fn join(&self, projection: &Projection) -> Result<Joined, Error> {
+        Ok(Member::join(MemberSettings {
+            connection: &self.config.kafka,
+            protocol: self.config.group_protocol,
+            group: format!("{}.{}", self.config.group_prefix, projection.name),
+            client_id: format!("tidegate-{}", self.owner),
+            topics: projection.topics.clone(),
+            writers: self.config.apply.writers,
+            drain_max: self.config.apply.drain_max,
+        })?)
+    }
+
+    fn writers(
+        &self,
+        projection: &Arc<Projection>,
+        member: &Member,
+        inputs: Vec<Inputs>,
+        member_gone: &CancellationToken,
+    ) -> JoinSet<()> {
+        let decoder = Arc::new(Decoder::new(projection));
+        let mut writers = JoinSet::new();
+        for inputs in inputs {
+            let writer = Writer {
+                projection: Arc::clone(projection),
+                decoder: Arc::clone(&decoder),
+                database: self.database.clone(),
+                cluster: self.cluster.clone(),
+                member: member.clone(),
+                limits: Limits {
+                    batch_records_max: self.config.apply.batch_records_max,
+                    batch_linger: self.config.apply.batch_linger,
+                },
+                owner: self.owner.clone(),
+                outbox: Arc::clone(&self.outbox),
+            };
+            writers.spawn(writer.run(inputs, member_gone.clone()));
+        }
+        writers
+    }
+
+    async fn check_version(&self) -> Result<(), Error> {
+        let mut connection = self.connect().await?;
+        match migration::state(&mut connection).await? {
+            State::Current => Ok(()),
+            State::Behind { applied, known } => Err(Error::Behind { applied, known }),
+            State::Ahead { applied, known } => Err(Error::Ahead { applied, known }),
+        }
+    }
+
+    async fn connect(&self) -> Result<sqlx::PgConnection, store::Error> {
+        let name = format!("tidegate {}", self.owner);
+        self.database.connect(&name).await
+    }
+
+    async fn ensure(&self, projection: &Projection) -> Result<(), Error> {
+        let failed = |error| Error::Start(projection.name.clone(), error);
+        let mut connection = self.connect().await.map_err(|error| failed(error.into()))?;
+        let timeouts = &self.database.timeouts;
+        let made = start::ensure(&mut connection, &self.cluster, projection, timeouts);
+        if made.await.map_err(failed)? {
+            info!(
+                projection = projection.name,
+                definition = projection.definition(),
+                "started for the first time"
+            );
+        }
+        Ok(())
+    }
+
+    /// Tries until it works or cannot; an outage at the start is waited for. None when told to stop.
+    async fn until_it_works<F>(&self, mut attempt: impl FnMut() -> F) -> Result<Option<()>, Error>
+    where
+        F: Future<Output = Result<(), Error>>,
+    {
+        let mut failures = 0;
+        loop {
+            let outcome = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(None),
+                outcome = attempt() => outcome,
+            };
+            match outcome {
+                Ok(()) => return Ok(Some(())),
+                Err(error) if error.is_temporary() => {
+                    failures += 1;
+                    let after =
+                        backoff::delay(failures, fastrand::f64()).max(Duration::from_millis(100));
+                    warn!(%error, failures, "not started yet; trying again");
+                    tokio::select! {
+                        () = self.stop.cancelled() => return Ok(None),
+                        () = tokio::time::sleep(after) => {}
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 }

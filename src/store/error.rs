@@ -67,7 +67,17 @@ pub(crate) fn connection_is_usable(error: &sqlx::Error) -> bool {
                     "25P03" | "25P04" | "25006" | "26000" | "42P05" | "0A000"
                 ))
         }
-        None => false,
+        // Rows, columns and types that are not what the caller thinks harm no connection.
+        None => matches!(
+            error,
+            sqlx::Error::RowNotFound
+                | sqlx::Error::TypeNotFound { .. }
+                | sqlx::Error::ColumnIndexOutOfBounds { .. }
+                | sqlx::Error::ColumnNotFound(_)
+                | sqlx::Error::ColumnDecode { .. }
+                | sqlx::Error::Decode(_)
+                | sqlx::Error::Encode(_)
+        ),
     }
 }
 

@@ -97,6 +97,8 @@ pub(crate) struct Advance<'a> {
     pub(crate) claim: &'a Claim,
     pub(crate) from: NextOffset,
     pub(crate) to: NextOffset,
+    /// Records handed over by the client, counted apart from what became of them (I6).
+    pub(crate) consumed: i64,
     pub(crate) totals: Totals,
 }
 
@@ -148,6 +150,7 @@ pub(crate) async fn advance(
         .bind(moves.iter().map(|m| m.claim.token).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.from.get()).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.to.get()).collect::<Vec<_>>())
+        .bind(moves.iter().map(|m| m.consumed).collect::<Vec<_>>())
         .bind(totals(|t| t.applied))
         .bind(totals(|t| t.stale))
         .bind(totals(|t| t.duplicate))
@@ -270,6 +273,8 @@ pub(crate) struct Status {
     pub(crate) next_offset: i64,
     pub(crate) epoch: i64,
     pub(crate) owner: String,
+    /// Whether a process of that name is connected to the database now.
+    pub(crate) connected: bool,
     pub(crate) consumed: i64,
     pub(crate) applied: i64,
     pub(crate) stale: i64,

@@ -57,18 +57,22 @@ pub(crate) struct Outgoing {
     pub(crate) header_values: Vec<Option<Vec<u8>>>,
 }
 
-/// Reads what is behind the cursors, in number order within each stream: at most `stream_max` messages
-/// of each, and about `bytes_max` in all.
+/// Reads what is behind the cursors, in number order within each stream: of each so many at most, and
+/// about `bytes_max` in all.
 pub(crate) async fn read(
     connection: &mut PgConnection,
-    leases: &[&Lease],
-    stream_max: i64,
+    leases: &[(&Lease, i64)],
     bytes_max: i64,
 ) -> Result<Vec<Outgoing>, Error> {
     Ok(sqlx::query_as(READ)
-        .bind(leases.iter().map(|l| &*l.stream).collect::<Vec<_>>())
-        .bind(leases.iter().map(|l| l.sent_through).collect::<Vec<_>>())
-        .bind(stream_max)
+        .bind(leases.iter().map(|(l, _)| &*l.stream).collect::<Vec<_>>())
+        .bind(
+            leases
+                .iter()
+                .map(|(l, _)| l.sent_through)
+                .collect::<Vec<_>>(),
+        )
+        .bind(leases.iter().map(|(_, most)| *most).collect::<Vec<_>>())
         .bind(bytes_max)
         .fetch_all(connection)
         .await?)

@@ -1,10 +1,11 @@
 //! BEGIN and COMMIT, with every setting a promise rests on.
 //!
-//! sqlx's own transaction type is not used: its `begin` is not cancel safe, and its `commit`
-//! returns Ok when Postgres has rolled back. Here COMMIT is sent only after a last statement whose
-//! count was seen, and its failure is the caller's to settle.
+//! sqlx's own transaction type is used for apply transactions only, where it turns a handler's `begin`
+//! into a savepoint. Its `begin` is not cancel safe and its `commit` returns Ok when Postgres has rolled
+//! back: a connection whose future was dropped is thrown away, and COMMIT is sent only after a last
+//! statement whose count was seen.
 
-use sqlx::{AssertSqlSafe, PgConnection, Row};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgTransaction, Row};
 
 use super::{Error, Timeouts, describe, millis, sqlstate};
 
@@ -43,18 +44,18 @@ pub(crate) async fn begin(
     set(connection, search_path, application_name, timeouts).await
 }
 
-/// The same for a transaction that a user's code works in, which it cannot commit.
-pub(crate) async fn begin_guarded(
-    connection: &mut PgConnection,
+/// The same for a transaction that a user's code works in: it cannot commit, and its `begin` is a
+/// savepoint. Dropped, it is rolled back by the next word to the connection.
+pub(crate) async fn begin_guarded<'c>(
+    connection: &'c mut PgConnection,
     search_path: &str,
     application_name: &str,
     timeouts: &Timeouts,
-) -> Result<(), Error> {
-    let begin = format!("{BEGIN}; {GUARD}");
-    sqlx::raw_sql(AssertSqlSafe(begin))
-        .execute(&mut *connection)
-        .await?;
-    set(connection, search_path, application_name, timeouts).await
+) -> Result<PgTransaction<'c>, Error> {
+    let begin = AssertSqlSafe(format!("{BEGIN}; {GUARD}"));
+    let mut transaction = connection.begin_with(begin).await?;
+    set(&mut transaction, search_path, application_name, timeouts).await?;
+    Ok(transaction)
 }
 
 async fn set(
@@ -130,12 +131,28 @@ pub(crate) async fn lock_generation(
     Ok(())
 }
 
-/// Lifts the guard, raises what deferred constraints have to say now, where it can still be told from a
+/// Whether the transaction is still the one that was opened, aborted or not. A handler's error says
+/// nothing about its effects if it has rolled back and gone on outside.
+pub(crate) async fn is_still_in(
+    connection: &mut PgConnection,
+    xact_id: &str,
+) -> Result<bool, Error> {
+    let current = sqlx::query_scalar::<_, Option<String>>(
+        "SELECT pg_catalog.pg_current_xact_id_if_assigned()::text",
+    );
+    match current.fetch_one(connection).await {
+        Ok(current) => Ok(current.as_deref() == Some(xact_id)),
+        Err(error) if sqlstate(&error).as_deref() == Some("25P02") => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Lifts the guard, sets again what a handler may have set, raises what deferred constraints have to say now, where it can still be told from a
 /// failed COMMIT, and returns the id of the transaction we are in: none or another one if the handler
 /// has ended ours.
 pub(crate) async fn settle_effects(connection: &mut PgConnection) -> sqlx::Result<Option<String>> {
     let settled = sqlx::raw_sql(
-        "CLOSE tidegate_guard; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text",
+        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text",
     )
     .fetch_one(connection)
     .await;

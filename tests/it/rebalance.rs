@@ -1,6 +1,8 @@
 //! Partitions change hands.
 
-use crate::harness::{LONG, World, commit_offsets, committed_offsets, end_offsets, wait_until};
+use crate::harness::{
+    LONG, Launch, Process, World, commit_offsets, committed_offsets, end_offsets, wait_until,
+};
 
 // I3: proved in the database. Both are in the middle of the same batch, and the position is where both
 // of them expect it: only the claim tells them apart.
@@ -76,12 +78,22 @@ fn a_process_that_slept_through_a_rebalance_changes_nothing() {
 // I3, I4: the first owner gets a partition back that it knew, and goes on from where the other one came.
 #[test]
 fn a_partition_that_comes_back_repeats_and_skips_nothing() {
+    there_and_back(|launch| launch.start());
+}
+
+// I3, I4: the same where the broker decides who gets what (KIP-848).
+#[test]
+fn a_partition_that_the_broker_gives_back_repeats_and_skips_nothing() {
+    there_and_back(|launch| launch.consumer_protocol().start());
+}
+
+fn there_and_back(start: impl Fn(Launch<'_>) -> Process) {
     let world = World::ledger(3);
     let feeder = world.stream().feed(500);
-    let first = world.start("first");
+    let first = start(world.launch("first"));
     wait_until(LONG, "the first works", || world.progress() > 500);
     for _ in 0..2 {
-        let second = world.start("second");
+        let second = start(world.launch("second"));
         wait_until(LONG, "both have partitions", || {
             world.has_some_of("journal", &first) && world.has_some_of("journal", &second)
         });

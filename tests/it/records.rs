@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{LONG, World, wait_until};
+use crate::harness::{LONG, Sender, World, delete_records_before, end_offsets, wait_until};
 
 const PROJECTIONS: &str = r#"
 [projections.score]
@@ -194,6 +194,41 @@ fn a_missing_column_halts_and_skips_nothing() {
     world.assert_exact();
 }
 
+// I4, I6: what a producer has aborted was never there, and its offsets are no gap.
+#[test]
+fn aborted_records_are_not_applied() {
+    let world = World::journal(1);
+    let sender = Sender::in_transactions(world.incoming());
+    let mut offset = 0;
+    let mut committed: Vec<(i32, i64)> = Vec::new();
+    let _process = world.launch("a").batch_records_max(7).start();
+    for transaction in 0..12 {
+        sender.begin();
+        let is_kept = transaction % 3 != 1;
+        for _ in 0..10 {
+            sender.send_json(0, &json!({ "account": "a" }));
+            committed.extend(is_kept.then_some((0, offset)));
+            offset += 1;
+        }
+        match is_kept {
+            true => sender.commit(),
+            false => sender.abort(),
+        }
+        offset += 1; // the marker
+    }
+    let applied = || -> Vec<(i32, i64)> {
+        world
+            .db
+            .rows("SELECT partition, record_offset FROM journal.journal ORDER BY 1, 2")
+    };
+    wait_until(LONG, "the last record is applied", || {
+        world.positions().get(&("journal".to_owned(), 0))
+            == committed.last().map(|(_, at)| at + 1).as_ref()
+    });
+    assert_eq!(applied(), committed);
+    world.tidegate(&["verify"]).expect(0);
+}
+
 // I6: records that retention has taken before they were applied are not passed over in silence.
 #[test]
 fn records_lost_to_retention_halt_the_partition() {
@@ -205,7 +240,7 @@ fn records_lost_to_retention_halt_the_partition() {
     process.stop();
     let at = world.positions()[&("journal".to_owned(), 0)];
     stream.produce(100);
-    crate::harness::delete_records_before(world.incoming(), 0, at + 5);
+    delete_records_before(world.incoming(), 0, at + 5);
     let _process = world.start("a");
     let cause = world.wait_until_halted("journal", 0);
     for words in [
@@ -217,7 +252,7 @@ fn records_lost_to_retention_halt_the_partition() {
     }
     assert_eq!(world.positions()[&("journal".to_owned(), 0)], at);
     wait_until(LONG, "the other partition is done", || {
-        let end = crate::harness::end_offsets(world.incoming(), 2)[&1];
+        let end = end_offsets(world.incoming(), 2)[&1];
         world.positions()[&("journal".to_owned(), 1)] == end
     });
 }

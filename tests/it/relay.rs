@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::harness::{LONG, LogRecord, Process, World, read_log, wait_until};
+use serde_json::json;
+
+use crate::harness::{LONG, LogRecord, Process, World, read_log, set_topic, wait_until};
 
 /// Whether every message of the outbox is sent, as far as the stored cursors know.
 fn is_all_sent(world: &World) -> bool {
@@ -178,4 +180,94 @@ fn the_relay_can_run_elsewhere() {
     );
     let _sends = world.start("sends");
     assert_eq!(assert_sent(&world), 0);
+}
+
+/// Sends a letter of random text for each record.
+const LETTERS: &str = r#"
+[projections.letter]
+topics  = ["@in@"]
+gate    = "none"
+columns = { account = "text", number = "bigint", text = "text" }
+
+[[projections.letter.apply]]
+sql = "SELECT 1 FROM events"
+
+[[projections.letter.emit]]
+name  = "copy"
+topic = "@out@"
+sql   = "SELECT _ref, account AS key, jsonb_build_object('number', number, 'text', text) AS payload FROM events"
+"#;
+
+/// Writes so many letters to each partition. The text is random, since a broker's limit is for what is
+/// compressed.
+fn write_letters(world: &World, numbers: i64, length: impl Fn(i32, i64) -> usize) {
+    let sender = world.sender();
+    let mut random = world.random();
+    for number in 0..numbers {
+        for partition in 0..world.partitions() {
+            let text: String = (0..length(partition, number))
+                .map(|_| random.alphanumeric())
+                .collect();
+            let letter =
+                json!({ "account": format!("a-{partition}"), "number": number, "text": text });
+            sender.send_json(partition, &letter);
+        }
+    }
+    sender.flush();
+}
+
+// I9, I10: what the broker does not take is not passed over; it waits, with those behind it, for someone
+// to change something. Other streams go on.
+#[test]
+fn a_message_that_the_broker_refuses_stops_its_stream_and_no_other() {
+    let world = World::new(2, LETTERS, &[]);
+    set_topic(world.outgoing(), "max.message.bytes", "60000");
+    write_letters(&world, 60, |partition, number| {
+        let is_huge = partition == 0 && number == 25;
+        if is_huge { 200_000 } else { 10 }
+    });
+    let mut process = world.start("a");
+    world.wait_until_done(LONG);
+    let streams = || {
+        let status = world.status();
+        let streams = status["outbox"].as_array().unwrap().clone();
+        assert_eq!(streams.len(), 2);
+        streams
+    };
+    wait_until(
+        LONG,
+        "the first stream waits at the refused message",
+        || {
+            let streams = streams();
+            let error = streams[0]["last_error"].as_str().unwrap().to_owned();
+            streams[0]["sent_through"] == 25
+                && error.contains("message 26")
+                && streams[1]["sent_through"] == 60
+        },
+    );
+    let sent = read_log(world.outgoing(), 2);
+    let numbers: BTreeSet<i64> = sent
+        .iter()
+        .filter(|record| record.key.as_deref() == Some(b"a-0"))
+        .map(|record| record.json()["number"].as_i64().unwrap())
+        .collect();
+    assert!(numbers.iter().all(|number| *number < 25), "{numbers:?}");
+
+    set_topic(world.outgoing(), "max.message.bytes", "1000000");
+    assert_sent(&world);
+    assert!(process.is_running());
+    wait_until(LONG, "nothing is wrong any more", || {
+        streams().iter().all(|stream| stream["last_error"] == "")
+    });
+}
+
+// I9: messages travel together, and a broker may take each of them but not all at once.
+#[test]
+fn a_topic_that_takes_less_than_a_batch_gets_every_message() {
+    let world = World::new(2, LETTERS, &[]);
+    set_topic(world.outgoing(), "max.message.bytes", "3000");
+    write_letters(&world, 150, |_, _| 300);
+    let process = world.start("a");
+    assert_sent(&world);
+    assert!(process.has_logged(&["relay: not sent", "MessageSizeTooLarge"]));
 }

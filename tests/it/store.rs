@@ -180,6 +180,129 @@ fn of_two_writers_with_the_same_id_one_passes_the_inbox() {
     }
 }
 
+// I1, I2, I3: each condition of the compare-and-set counts alone.
+#[test]
+fn a_position_moves_only_from_where_it_stands_and_under_the_newest_claim() {
+    const TOKEN: &str = "00000000-0000-0000-0000-00000000000a";
+    let world = prepared();
+    world.db.run(&format!(
+        "INSERT INTO tidegate.projection VALUES ('p', 1);
+         INSERT INTO tidegate.generation SELECT 'p', 1, 'live', nspname, oid, '', '' FROM pg_namespace
+         WHERE nspname = 'generation';
+         INSERT INTO tidegate.position (projection, generation, topic, partition, next_offset, epoch, claim_token)
+         VALUES ('p', 1, 't', 0, 10, 3, '{TOKEN}'), ('p', 1, 't', 1, 10, 3, '{TOKEN}')"
+    ));
+    // What a batch of two partitions says, and what the second one says instead of what is right.
+    let advance = |from: i64, to: i64, epoch: i64, token: &str, xact: &str, schema: &str| {
+        let mut sql = statement("position_advance.sql");
+        let values = [
+            (
+                "$16",
+                format!("(SELECT oid FROM pg_namespace WHERE nspname = '{schema}')"),
+            ),
+            ("$15", "'generation'".to_owned()),
+            ("$14", xact.to_owned()),
+            ("$13", "'{0,0}'".to_owned()),
+            ("$12", "'{0,0}'".to_owned()),
+            ("$11", "'{0,0}'".to_owned()),
+            ("$10", format!("'{{2,{}}}'", to - from)),
+            ("$9", format!("'{{12,{to}}}'")),
+            ("$8", format!("'{{10,{from}}}'")),
+            ("$7", format!("'{{{TOKEN},{token}}}'")),
+            ("$6", format!("'{{3,{epoch}}}'")),
+            ("$5", "'{0,1}'".to_owned()),
+            ("$4", "'{t,t}'".to_owned()),
+            ("$3", "gen_random_uuid()".to_owned()),
+            ("$2", "1".to_owned()),
+            ("$1", "'p'".to_owned()),
+        ];
+        for (parameter, value) in &values {
+            sql = sql.replace(parameter, value);
+        }
+        let mut session = session(&world.db);
+        session.run("BEGIN");
+        let moved = session
+            .rows::<(i32,)>(&format!("{sql} RETURNING p.partition"))
+            .len();
+        session.run("ROLLBACK");
+        moved
+    };
+    let this = "pg_current_xact_id()::text";
+    assert_eq!(advance(10, 12, 3, TOKEN, this, "generation"), 2);
+    assert_eq!(
+        advance(9, 12, 3, TOKEN, this, "generation"),
+        1,
+        "from before the position"
+    );
+    assert_eq!(
+        advance(11, 12, 3, TOKEN, this, "generation"),
+        1,
+        "from behind the position"
+    );
+    assert_eq!(
+        advance(10, 10, 3, TOKEN, this, "generation"),
+        1,
+        "not forward"
+    );
+    assert_eq!(
+        advance(10, 12, 2, TOKEN, this, "generation"),
+        1,
+        "an older epoch"
+    );
+    assert_eq!(
+        advance(10, 12, 4, TOKEN, this, "generation"),
+        1,
+        "an epoch that nobody has"
+    );
+    let other = "00000000-0000-0000-0000-00000000000b";
+    assert_eq!(
+        advance(10, 12, 3, other, this, "generation"),
+        1,
+        "another claim of the same epoch"
+    );
+    assert_eq!(
+        advance(10, 12, 3, TOKEN, "'3'", "generation"),
+        0,
+        "another transaction"
+    );
+    assert_eq!(
+        advance(10, 12, 3, TOKEN, this, "public"),
+        0,
+        "another schema of that name"
+    );
+}
+
+// I3: a claim takes over and fences, and says where the former owner came.
+#[test]
+fn every_claim_has_a_newer_epoch_and_another_token() {
+    let world = prepared();
+    world.db.run(
+        "INSERT INTO tidegate.projection VALUES ('p', 1);
+         INSERT INTO tidegate.generation VALUES ('p', 1, 'live', 'p', 1, '', '');
+         INSERT INTO tidegate.position (projection, generation, topic, partition, next_offset) VALUES ('p', 1, 't', 0, 7)",
+    );
+    let mut claim = statement("position_claim.sql");
+    for (parameter, value) in [
+        ("$1", "'p'"),
+        ("$2", "1"),
+        ("$3", "'t'"),
+        ("$4", "0"),
+        ("$5", "'me'"),
+    ] {
+        claim = claim.replace(parameter, value);
+    }
+    let mut claims: Vec<(i64, i64, String)> = Vec::new();
+    for _ in 0..3 {
+        let sql =
+            format!("WITH c AS ({claim}) SELECT next_offset, epoch, claim_token::text FROM c");
+        claims.extend(world.db.rows::<(i64, i64, String)>(&sql));
+    }
+    assert!(claims.iter().all(|(next, ..)| *next == 7));
+    let epochs: Vec<i64> = claims.iter().map(|(_, epoch, _)| *epoch).collect();
+    assert_eq!(epochs, [1, 2, 3]);
+    assert!(claims[0].2 != claims[1].2 && claims[1].2 != claims[2].2);
+}
+
 // I6: a count that does not add up cannot be stored.
 #[test]
 fn an_account_that_does_not_add_up_is_refused() {

@@ -1,12 +1,11 @@
 //! From assigned to fetching: claims, waits, and the look for a fence.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use super::{LOOK_EVERY, Running, State, Work, Writer, jitter};
+use super::{Held, LOOK_EVERY, Running, State, Work, Writer, jitter};
 use crate::kafka::Fetched;
 use crate::runtime::apply::Generation;
 use crate::runtime::claim::{self, Waits};
@@ -45,6 +44,11 @@ impl Writer {
 
     pub(super) async fn claim_due(&self, work: &mut Work) {
         let now = Instant::now();
+        for state in work.partitions.values_mut() {
+            if matches!(state, State::Halted { again: Some(again), .. } if *again <= now) {
+                *state = State::claim_at(now);
+            }
+        }
         let due: Vec<TopicPartition> = work
             .partitions
             .iter()
@@ -154,8 +158,11 @@ impl Writer {
                     claim: claimed.claim.clone(),
                     next: claimed.next,
                     queue,
-                    held: VecDeque::new(),
+                    held: Held::default(),
                     limit: None,
+                    ended: None,
+                    retrying: false,
+                    trouble: String::new(),
                 }),
                 Fetched::NotAssigned => State::claim_at(Instant::now() + LOOK_EVERY),
                 Fetched::Failed(error) => {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tracing::{error, warn};
 use uuid::Uuid;
 
-use super::{LOOK_EVERY, State, Work, Writer, jitter};
+use super::{GAP_LOOK_EVERY, LOOK_EVERY, State, Work, Writer, jitter};
 use crate::engine::isolation::{self, Next};
 use crate::engine::{Class, backoff};
 use crate::runtime::apply::{Failure, Refusal};
@@ -24,7 +24,15 @@ impl Writer {
     ) {
         let projection = &self.projection.name;
         match failure {
-            Failure::Rejected { at, why } => self.isolate(work, moved, at, &why).await,
+            Failure::Rejected { at, why, waits } => {
+                self.isolate(work, moved, at, &why, waits).await;
+            }
+            Failure::Slow(why) => {
+                let records: usize = moved.iter().map(|(_, count, _)| count).sum();
+                work.batch_records_max = (records / 2).max(1);
+                let why = format!("{why}; trying {} records at once", work.batch_records_max);
+                self.connection_lost(work, &why);
+            }
             Failure::Handler {
                 class: Class::Transient,
                 why,
@@ -32,13 +40,13 @@ impl Writer {
             } => self.retry_later(work, moved, &why).await,
             Failure::Handler { why, .. } => {
                 for (partition, ..) in moved {
-                    self.halt(work, partition, &why).await;
+                    self.halt(work, partition, &why, None).await;
                 }
             }
             Failure::Store(error) if error.class() == Class::Halt => {
                 let why = format!("tidegate's own statement failed: {error}");
                 for (partition, ..) in moved {
-                    self.halt(work, partition, &why).await;
+                    self.halt(work, partition, &why, None).await;
                 }
             }
             Failure::Store(error) => self.retry_later(work, moved, &error.to_string()).await,
@@ -52,7 +60,7 @@ impl Writer {
                 Some(Refusal::TransactionEnded) => {
                     for (partition, ..) in moved {
                         let why = Refusal::TransactionEnded.to_string();
-                        self.halt(work, partition, &why).await;
+                        self.halt(work, partition, &why, None).await;
                     }
                 }
                 refusal => {
@@ -74,6 +82,7 @@ impl Writer {
         moved: &[(TopicPartition, usize, NextOffset)],
         at: Option<u32>,
         why: &str,
+        waits: bool,
     ) {
         warn!(
             projection = self.projection.name,
@@ -100,17 +109,24 @@ impl Writer {
         work.held_since = Some(Instant::now());
         if let Some(partition) = found {
             let offset = match work.partitions.get(&partition) {
-                Some(State::Running(running)) => running.held.front().map(Record::offset),
+                Some(State::Running(running)) => running.held.records.front().map(Record::offset),
                 _ => None,
             };
             let why = format!("{partition} offset {}: {why}", offset.unwrap_or_default());
-            self.halt(work, &partition, &why).await;
+            let again = waits.then(|| Instant::now() + GAP_LOOK_EVERY);
+            self.halt(work, &partition, &why, again).await;
         }
     }
 
-    /// Stops a partition until a person acts, if the claim is still the newest: a worker that is merely
-    /// fenced has no opinion. Others go on.
-    pub(super) async fn halt(&self, work: &mut Work, partition: &TopicPartition, why: &str) {
+    /// Stops a partition until a person acts, or until `again`, if the claim is still the newest: a worker
+    /// that is merely fenced has no opinion. Others go on.
+    pub(super) async fn halt(
+        &self,
+        work: &mut Work,
+        partition: &TopicPartition,
+        why: &str,
+        again: Option<Instant>,
+    ) {
         let projection = &self.projection.name;
         let Some(claim) = work
             .partitions
@@ -121,14 +137,17 @@ impl Writer {
             return;
         };
         self.member.unfetch(partition);
-        if self.say(work, partition, Condition::Halted, why).await {
-            error!(projection, %partition, why, "halted");
-            work.partitions
-                .insert(partition.clone(), State::Halted { claim });
-        } else {
-            let state = State::claim_at(Instant::now() + jitter(LOOK_EVERY));
-            work.partitions.insert(partition.clone(), state);
+        error!(projection, %partition, why, "halting");
+        // What went wrong may have cost the connection; the halt must be told all the same.
+        if work.connection.is_none() {
+            let name = format!("tidegate {}", self.owner);
+            work.connection = self.database.connect(&name).await.ok();
         }
+        let state = match self.say(work, partition, Condition::Halted, why).await {
+            true => State::Halted { claim, again },
+            false => State::claim_at(Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY)),
+        };
+        work.partitions.insert(partition.clone(), state);
     }
 
     /// Stores how a partition fares. False if it could not, or if the claim is not the newest any more.
@@ -175,6 +194,9 @@ impl Writer {
         );
         work.held_since = Some(Instant::now());
         for (partition, ..) in moved {
+            if let Some(State::Running(running)) = work.partitions.get_mut(partition) {
+                running.retrying = true;
+            }
             self.say(work, partition, Condition::Retrying, why).await;
         }
     }
@@ -193,7 +215,8 @@ impl Writer {
         }
     }
 
-    /// Forgets everything that is held: what was committed is for the database to say.
+    /// Forgets everything that is held: what was committed is for the database to say. What is halted
+    /// stays halted.
     pub(super) fn connection_lost(&self, work: &mut Work, why: &str) {
         self.back_off(work);
         warn!(
@@ -205,7 +228,9 @@ impl Writer {
         work.connection = None;
         work.held_since = None;
         for state in work.partitions.values_mut() {
-            *state = State::claim_at(work.not_before);
+            if !matches!(state, State::Halted { .. }) {
+                *state = State::claim_at(work.not_before);
+            }
         }
     }
 }

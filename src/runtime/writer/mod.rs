@@ -39,8 +39,11 @@ use crate::types::{NextOffset, Record, TopicPartition};
 
 /// How often a writer looks whether its claims are still the newest, and a waiting claim is tried again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Records of this many bytes close a batch.
+/// Records of this many bytes make a batch full.
 const BATCH_BYTES_MAX: usize = 16 << 20;
+/// How long a partition stays halted at a gap before it looks again: the missing event may come through
+/// another partition.
+const GAP_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// How batches are cut.
 #[derive(Clone, Copy, Debug)]
@@ -66,9 +69,42 @@ struct Running {
     claim: Claim,
     next: NextOffset,
     queue: Arc<Queue>,
-    held: VecDeque<Record>,
+    held: Held,
     /// Under suspicion: applied alone, at most this many records at a time.
     limit: Option<usize>,
+    /// Nothing comes after what is held, for this reason: once that is applied, the partition halts.
+    ended: Option<String>,
+    /// The position row says that it is retrying.
+    retrying: bool,
+    /// The last trouble that librdkafka told of, so that it is not said again and again.
+    trouble: String,
+}
+
+/// Records fetched and not yet applied.
+#[derive(Default)]
+struct Held {
+    records: VecDeque<Record>,
+    bytes: usize,
+}
+
+impl Held {
+    fn push(&mut self, record: Record) {
+        self.bytes += record.size();
+        self.records.push_back(record);
+    }
+
+    fn remove(&mut self, count: usize) {
+        let removed: usize = self.records.drain(..count).map(|r| r.size()).sum();
+        self.bytes -= removed;
+    }
+
+    fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
 }
 
 enum State {
@@ -84,6 +120,8 @@ enum State {
     Running(Running),
     Halted {
         claim: Claim,
+        /// When to try again, if what is missing may come by itself.
+        again: Option<Instant>,
     },
 }
 
@@ -100,7 +138,7 @@ impl State {
             Self::Claiming { .. } => None,
             Self::Fetching { claimed, .. } => Some(&claimed.claim),
             Self::Running(running) => Some(&running.claim),
-            Self::Halted { claim } => Some(claim),
+            Self::Halted { claim, .. } => Some(claim),
         }
     }
 }
@@ -113,6 +151,8 @@ struct Work {
     /// Failures in a row, and until when to wait for them.
     failures: u32,
     not_before: Instant,
+    /// Records of a batch, at most: fewer after one that took too long.
+    batch_records_max: usize,
     /// When the oldest held record was taken, for lingering.
     held_since: Option<Instant>,
     looked: Instant,
@@ -133,6 +173,7 @@ impl Writer {
             generation: None,
             failures: 0,
             not_before: now,
+            batch_records_max: self.limits.batch_records_max,
             held_since: None,
             looked: now,
             unknown: None,
@@ -248,7 +289,8 @@ impl Writer {
     fn next_wake(&self, work: &Work) -> Instant {
         let claims = work.partitions.values().filter_map(|state| match state {
             State::Claiming { not_before, .. } => Some(*not_before),
-            _ => None,
+            State::Halted { again, .. } => *again,
+            State::Fetching { .. } | State::Running(_) => None,
         });
         let linger = work
             .held_since

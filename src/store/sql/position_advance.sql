@@ -5,8 +5,8 @@
 -- Rows are locked in the order of topic and partition, the same for everybody.
 WITH batch AS (
     SELECT * FROM unnest($4::text[], $5::integer[], $6::bigint[], $7::uuid[], $8::bigint[], $9::bigint[],
-                         $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[])
-        AS b (topic, partition, epoch, claim_token, from_offset, to_offset, applied, stale, duplicate, filtered)
+                         $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[])
+        AS b (topic, partition, epoch, claim_token, from_offset, to_offset, consumed, applied, stale, duplicate, filtered)
 ),
 locked AS (
     SELECT b.*
@@ -19,12 +19,12 @@ locked AS (
 )
 UPDATE tidegate.position AS p
 SET next_offset = b.to_offset, batch_id = $3,
-    consumed = p.consumed + b.applied + b.stale + b.duplicate + b.filtered,
+    consumed = p.consumed + b.consumed,
     applied = p.applied + b.applied, stale = p.stale + b.stale,
     duplicate = p.duplicate + b.duplicate, filtered = p.filtered + b.filtered
 FROM locked b
 WHERE p.projection = $1 AND p.generation = $2 AND p.topic = b.topic AND p.partition = b.partition
   AND p.epoch = b.epoch AND p.claim_token = b.claim_token AND p.next_offset = b.from_offset
   AND b.to_offset > b.from_offset
-  AND pg_catalog.pg_current_xact_id()::text = $14
-  AND (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = $15) = $16
+  AND pg_catalog.pg_current_xact_id()::text = $15
+  AND (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = $16) = $17

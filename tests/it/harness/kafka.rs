@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -62,6 +65,15 @@ pub(crate) fn delete(topics: &[&str], groups: &[&str]) {
     let options = AdminOptions::new();
     let _ = block_on(admin().delete_topics(topics, &options));
     let _ = block_on(admin().delete_groups(groups, &options));
+}
+
+/// Changes a setting of a topic.
+pub(crate) fn set_topic(topic: &str, key: &str, value: &str) {
+    let config = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(key, value);
+    let altered = block_on(admin().alter_configs(&[config], &AdminOptions::new())).unwrap();
+    for result in altered {
+        result.unwrap();
+    }
 }
 
 /// Deletes records below an offset, as retention does.
@@ -243,6 +255,30 @@ impl Sender {
     pub(crate) fn send_json(&self, partition: i32, value: &serde_json::Value) {
         let key = value["account"].as_str().map(str::as_bytes);
         self.send(partition, key, Some(value.to_string().as_bytes()));
+    }
+
+    /// A sender whose records count only once they are committed.
+    pub(crate) fn in_transactions(topic: &str) -> Self {
+        let producer: ThreadedProducer<DefaultProducerContext> =
+            config().set("transactional.id", topic).create().unwrap();
+        producer.init_transactions(ANSWER).unwrap();
+        Self {
+            topic: topic.to_owned(),
+            producer,
+        }
+    }
+
+    pub(crate) fn begin(&self) {
+        self.producer.begin_transaction().unwrap();
+    }
+
+    pub(crate) fn commit(&self) {
+        self.producer.commit_transaction(ANSWER).unwrap();
+    }
+
+    pub(crate) fn abort(&self) {
+        self.flush(); // so that there is something in the log that does not count
+        self.producer.abort_transaction(ANSWER).unwrap();
     }
 
     /// Waits until all that is under way is in the log.

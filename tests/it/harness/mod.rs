@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(crate) use database::{Session, TestDb};
 pub(crate) use kafka::{
     LogRecord, Sender, commit_offsets, committed_offsets, delete_records_before, end_offsets,
-    read_log,
+    read_log, set_topic,
 };
 pub(crate) use ledger::{Expected, Message, Stream};
 pub(crate) use process::{Launch, Output, Process};

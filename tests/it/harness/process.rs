@@ -97,6 +97,12 @@ impl<'w> Launch<'w> {
         self.option("group.instance.id", &id)
     }
 
+    /// The group protocol in which the broker decides. It takes no session's length from a member.
+    pub(crate) fn consumer_protocol(mut self) -> Self {
+        self.options.clear();
+        self.env("TIDEGATE__KAFKA__GROUP_PROTOCOL", "consumer")
+    }
+
     pub(crate) fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self

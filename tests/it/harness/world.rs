@@ -395,7 +395,8 @@ impl World {
     /// The outbox: each stream's messages in number order. Numbers must be dense from 1.
     #[track_caller]
     pub(crate) fn outbox(&self) -> BTreeMap<String, Vec<Message>> {
-        let rows: Vec<(String, i64, Uuid, Vec<u8>, Vec<u8>)> = self.db.rows(
+        type Row = (String, i64, Uuid, Vec<u8>, Vec<u8>);
+        let rows: Vec<Row> = self.db.rows(
             "SELECT stream, number, id, key, payload FROM tidegate.outbox ORDER BY stream, number",
         );
         let mut outbox: BTreeMap<String, Vec<Message>> = BTreeMap::new();
