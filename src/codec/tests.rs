@@ -575,6 +575,21 @@ fn an_entity_is_a_string_or_an_integer() {
 }
 
 #[test]
+fn what_is_too_long_to_be_an_index_key_names_nothing() {
+    for role in ["entity", "event_id"] {
+        let longest = "ä".repeat(500);
+        check_role(role, &format!("\"{longest}\""), Ok(&longest));
+        for json in [
+            format!("\"{longest}a\""),
+            format!("\"{}\"", "x".repeat(6000)),
+            "9".repeat(1001),
+        ] {
+            check_role(role, &json, Err("longer than 1000 bytes"));
+        }
+    }
+}
+
+#[test]
 fn a_sequence_is_an_integer_or_digits() {
     check_role("sequence", "1", Ok("1"));
     check_role("sequence", "-1", Ok("-1"));
