@@ -1,12 +1,13 @@
-//! Picks the wanted fields out of a JSON object in one pass, without building a tree.
+//! Picks the wanted fields out of a JSON object in one pass, without building a tree. Arrays inside are
+//! gone through only where a pointer has an index.
 
 use std::fmt;
 
 use serde::Deserializer as _;
-use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Which fields of an object are wanted, and the slot each goes to.
+/// Which fields of an object, or items of an array, are wanted, and the slot each goes to.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     fields: Vec<Field>,
@@ -16,6 +17,8 @@ pub(super) struct Layout {
 #[derive(Debug)]
 struct Field {
     name: String,
+    /// The item that the name means in an array.
+    index: Option<usize>,
     /// Slots that want the field itself.
     slots: Vec<usize>,
     /// What is wanted inside the field.
@@ -42,6 +45,7 @@ impl Layout {
                 Some(at) => at,
                 None => {
                     layout.fields.push(Field {
+                        index: index(&name),
                         name,
                         slots: Vec::new(),
                         inside: Self::default(),
@@ -95,14 +99,35 @@ impl Layout {
     }
 
     fn descend<'p>(&self, raw: &'p RawValue, found: &mut Slots<'p>) -> serde_json::Result<()> {
-        if !self.is_empty() && raw.get().starts_with('{') {
-            let mut json = serde_json::Deserializer::from_str(raw.get());
-            json.deserialize_map(Fields {
-                layout: self,
-                found,
-            })?;
+        if self.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let layout = self;
+        let has_index = || layout.fields.iter().any(|field| field.index.is_some());
+        let mut json = serde_json::Deserializer::from_str(raw.get());
+        match raw.get().as_bytes().first() {
+            Some(b'{') => json.deserialize_map(Fields { layout, found }),
+            Some(b'[') if has_index() => json.deserialize_seq(Items { layout, found }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// RFC 6901: digits without a leading zero.
+fn index(token: &str) -> Option<usize> {
+    let digits = token.bytes().all(|b| b.is_ascii_digit());
+    let leading_zero = token.len() > 1 && token.starts_with('0');
+    token.parse().ok().filter(|_| digits && !leading_zero)
+}
+
+impl Field {
+    fn fill<'p>(&self, raw: &'p RawValue, found: &mut Slots<'p>) -> serde_json::Result<()> {
+        // The last of a name counts as a whole: nothing inside an earlier one is kept.
+        self.inside.forget(found);
+        for slot in &self.slots {
+            found[*slot] = Some(raw);
+        }
+        self.inside.descend(raw, found)
     }
 }
 
@@ -127,15 +152,40 @@ impl<'p> Visitor<'p> for Fields<'_, 'p> {
                 Some(field) => {
                     let named = |error| M::Error::custom(format!("`{}`: {error}", field.name));
                     let raw: &'p RawValue = map.next_value().map_err(named)?;
-                    // The last of a name counts as a whole: nothing inside an earlier one is kept.
-                    field.inside.forget(self.found);
-                    for slot in &field.slots {
-                        self.found[*slot] = Some(raw);
+                    field.fill(raw, self.found).map_err(M::Error::custom)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Items<'l, 'p> {
+    layout: &'l Layout,
+    found: &'l mut Slots<'p>,
+}
+
+impl<'p> Visitor<'p> for Items<'_, 'p> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<S: SeqAccess<'p>>(self, mut items: S) -> Result<(), S::Error> {
+        for at in 0.. {
+            let wanted = |field: &&Field| field.index == Some(at);
+            match self.layout.fields.iter().find(wanted) {
+                None => {
+                    if items.next_element::<IgnoredAny>()?.is_none() {
+                        break;
                     }
-                    field
-                        .inside
-                        .descend(raw, self.found)
-                        .map_err(M::Error::custom)?;
+                }
+                Some(field) => {
+                    let Some(raw) = items.next_element()? else {
+                        break;
+                    };
+                    field.fill(raw, self.found).map_err(S::Error::custom)?;
                 }
             }
         }

@@ -397,6 +397,34 @@ fn pointers_go_into_objects() {
 }
 
 #[test]
+fn pointers_go_into_arrays() {
+    let payload = br#"{"items": [ {"price":"5"}, [ "x" , "y" ], {"0":"name"} ], "none":[]}"#;
+    check_payload("/items/0/price", payload, Ok(Some("5")));
+    check_payload("/items/1/0", payload, Ok(Some("x")));
+    check_payload("/items/1/1", payload, Ok(Some("y")));
+    check_payload("/items/2/0", payload, Ok(Some("name")));
+    for missing in [
+        "/items/3",
+        "/items/-",
+        "/items/00/price",
+        "/items/+0/price",
+        "/items/1/01",
+        "/items/",
+        "/items/price",
+        "/items/99999999999999999999999",
+        "/none/0",
+    ] {
+        check_payload(missing, payload, Ok(None));
+    }
+    check_payload("/v/0", br#"{"v":["first"],"v":[]}"#, Ok(None));
+    check_payload(
+        "/v/0",
+        br#"{"v":["first"],"v":{"0":"last"}}"#,
+        Ok(Some("last")),
+    );
+}
+
+#[test]
 fn a_field_and_what_is_in_it_can_both_be_wanted() {
     let projection = projection(&[
         ("whole", Jsonb, pointer("/a"), false),
@@ -575,6 +603,21 @@ fn an_entity_is_a_string_or_an_integer() {
 }
 
 #[test]
+fn what_is_too_long_to_be_an_index_key_names_nothing() {
+    for role in ["entity", "event_id"] {
+        let longest = "ä".repeat(500);
+        check_role(role, &format!("\"{longest}\""), Ok(&longest));
+        for json in [
+            format!("\"{longest}a\""),
+            format!("\"{}\"", "x".repeat(6000)),
+            "9".repeat(1001),
+        ] {
+            check_role(role, &json, Err("longer than 1000 bytes"));
+        }
+    }
+}
+
+#[test]
 fn a_sequence_is_an_integer_or_digits() {
     check_role("sequence", "1", Ok("1"));
     check_role("sequence", "-1", Ok("-1"));
@@ -704,7 +747,7 @@ fn nothing_of_a_record_is_left_for_the_next() {
 
 /// Every type once, nullable, at names that the generated payloads use.
 fn everything() -> Projection {
-    let names = ["a", "b", "c", "/a/b", "/a/b/a", "/x~1y", "/m~0n", "/ü"];
+    let names = ["a", "b/0", "c", "/a/b", "/a/b/a", "/x~1y", "/a/1", "/ü"];
     let types = ColumnType::ALL.iter().map(|(_, t)| *t);
     let columns: Vec<_> = types
         .zip(names.iter().cycle())
@@ -738,7 +781,7 @@ fn scalar() -> impl Strategy<Value = String> {
 /// The text of an object, in which names repeat.
 fn object() -> impl Strategy<Value = String> {
     fn fields(value: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
-        let name = prop_oneof![Just("a"), Just("b"), Just("x/y"), Just("m~n"), Just("ü")];
+        let name = prop::sample::select(vec!["a", "b", "x/y", "m~n", "ü", "0"]);
         let field = (name, value).prop_map(|(name, value)| format!("\"{name}\" : {value}"));
         proptest::collection::vec(field, 0..5).prop_map(|f| format!("{{ {} }}", f.join(",")))
     }
@@ -766,7 +809,9 @@ proptest! {
     #[test]
     fn a_value_is_what_a_json_tree_would_hold(
         payload in object(),
-        wanted in prop::sample::select(vec!["/a", "/b", "/a/b", "/a/b/a", "/x~1y", "/a/m~0n", "/ü/ü"]),
+        wanted in prop::sample::select(vec![
+            "/a", "/b", "/a/b", "/a/b/a", "/x~1y", "/a/m~0n", "/ü/ü", "/a/0", "/b/1", "/a/0/b", "/b/0/0", "/a/1/0/a", "/0/0", "/a/00", "/a/-",
+        ]),
     ) {
         let tree: serde_json::Value = serde_json::from_str(&payload).unwrap();
         let expected = tree.pointer(wanted).filter(|v| !v.is_null());

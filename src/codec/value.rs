@@ -8,6 +8,10 @@ use uuid::Uuid;
 
 use crate::projection::{ColumnData, ColumnType};
 
+/// The longest text that names something. It becomes a key of an index, and a row of one must fit into
+/// a third of a page; beyond that Postgres refuses the whole batch, not the record.
+const IDENTITY_BYTES_MAX: usize = 1000;
+
 /// A value as it stands in a record; never JSON's null.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'p> {
@@ -67,21 +71,22 @@ impl<'p> Value<'p> {
 
     /// Text that names something: a string, or an integer.
     pub(super) fn as_identity(&self) -> Result<Cow<'p, str>, String> {
-        match self {
+        let text = match self {
             Self::Json(json) if self.is_json_number() => {
-                if json.bytes().skip(1).all(|b| b.is_ascii_digit()) {
-                    Ok(Cow::Borrowed(json))
-                } else {
-                    Err(format!(
+                if !json.bytes().skip(1).all(|b| b.is_ascii_digit()) {
+                    return Err(format!(
                         "expected a string or an integer, found {}",
                         excerpt(json)
-                    ))
+                    ));
                 }
+                Cow::Borrowed(*json)
             }
-            _ => match self.as_text()? {
-                text if text.is_empty() => Err("empty".to_owned()),
-                text => Ok(text),
-            },
+            _ => self.as_text()?,
+        };
+        match text.len() {
+            0 => Err("empty".to_owned()),
+            1..=IDENTITY_BYTES_MAX => Ok(text),
+            _ => Err(format!("longer than {IDENTITY_BYTES_MAX} bytes")),
         }
     }
 

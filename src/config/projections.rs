@@ -186,6 +186,25 @@ fn latest_of_nothing(
     }
 }
 
+/// An event is the latest of its entity or is not, depending on where the batch was cut. A table ends up
+/// the same, since later batches write over it; a message is out.
+fn latest_of_a_batch(
+    projection: &str,
+    statement: &Statement,
+    place: &SqlPlace,
+    sources: &mut Sources<'_>,
+) {
+    if statement.reads_latest() && !statement.is_per_event() {
+        let at = last_word(&place.sql, "latest").unwrap_or_default();
+        let label = statement.label();
+        let what = format!(
+            "projection `{projection}`, {label}: `latest` has the last event of each entity in the batch, so which messages leave would depend on how events are batched"
+        );
+        let cure = "read from `events`, or set `per_event = true` beside this statement";
+        sources.problems.add(place.at(at, sources.file), what, cure);
+    }
+}
+
 fn is_empty_array(section: &Section<'_>, key: &str) -> bool {
     let value = section.value(key).map(Spanned::get_ref);
     matches!(value, Some(DeValue::Array(items)) if items.is_empty())
@@ -434,6 +453,7 @@ fn read_emits(
         if let Some((statement, place)) =
             read_statement(projection, label, &table, columns, sources)
         {
+            latest_of_a_batch(projection, &statement, &place, sources);
             emits.push(Emit {
                 name,
                 topic,

@@ -646,6 +646,21 @@ fn the_latest_event_is_that_of_an_entity() {
 }
 
 #[test]
+fn what_an_emit_sends_does_not_depend_on_how_events_are_batched() {
+    let check_emit = |settings: &str, sql: &str, expected: &[&str]| {
+        let emit = format!("emit = [{{ topic = \"a\", {settings}sql = \"{sql}\" }}]");
+        let text = format!("{GOOD}{PROJECTION}entity = \"key\"\n{emit}\n");
+        check(&text, expected);
+    };
+    let latest = "SELECT _ref, a AS payload FROM latest";
+    let what = "12:62 projection `p`, emit a: `latest` has the last event of each entity in the batch, so which messages leave would depend on how events are batched";
+    check_emit("", latest, &[what]);
+    check_emit("per_event = true, ", latest, &[]);
+    check_emit("", "SELECT _ref, a AS payload FROM events", &[]);
+    check_emit("", "SELECT _ref, b.latest AS payload FROM events, b", &[]);
+}
+
+#[test]
 fn emits_have_a_topic_and_a_name_of_their_own() {
     let check_emit = |emit: &str, expected: &[&str]| {
         check(&format!("{GOOD}{PROJECTION}emit = [{emit}]\n"), expected);

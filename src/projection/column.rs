@@ -1,6 +1,7 @@
 //! Typed columns of a batch: what a SQL projection's statements see as `events`.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use chrono::{DateTime, NaiveDate, Utc};
@@ -114,24 +115,23 @@ impl FromStr for ColumnType {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TextColumn {
     bytes: String,
-    spans: Vec<Option<(u32, u32)>>,
+    spans: Vec<Option<Range<usize>>>,
 }
 
 impl TextColumn {
-    /// Adds a value. A batch is bounded far below the 4 GiB that the spans can name.
+    /// Adds a value.
     pub(crate) fn push(&mut self, value: Option<&str>) {
-        let span = value.and_then(|value| {
-            let start = u32::try_from(self.bytes.len()).ok()?;
+        let span = value.map(|value| {
+            let start = self.bytes.len();
             self.bytes.push_str(value);
-            Some((start, u32::try_from(self.bytes.len()).ok()?))
+            start..self.bytes.len()
         });
         self.spans.push(span);
     }
 
     /// The value at `index`.
     pub(crate) fn get(&self, index: usize) -> Option<&str> {
-        let (start, end) = self.spans[index]?;
-        Some(&self.bytes[start as usize..end as usize])
+        Some(&self.bytes[self.spans[index].clone()?])
     }
 }
 
@@ -163,5 +163,21 @@ impl ColumnData {
                 Self::Text(TextColumn::default())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_column_gives_back_what_it_was_given() {
+        let mut column = TextColumn::default();
+        let values = [Some("a"), None, Some(""), Some("ü💰"), None, Some("a")];
+        for value in values {
+            column.push(value);
+        }
+        let found: Vec<_> = (0..values.len()).map(|index| column.get(index)).collect();
+        assert_eq!(found, values);
     }
 }

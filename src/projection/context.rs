@@ -4,13 +4,20 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
+use super::definition::{TOPIC_CURE, is_topic};
 use super::events::{Event, Ref};
 use super::handler::HandlerError;
 use crate::types::Header;
 
-/// The largest message that `emit` takes, in bytes of key, payload and headers: Kafka's default limit
-/// for a record, less what framing and CloudEvents headers need.
+/// The largest message that `emit` takes, in bytes of key, payload, type and headers.
+///
+/// The producer's `message.max.bytes` is 1,048,588, as is the brokers' default, and counts framing and
+/// the CloudEvents headers too. These have the 48 KB in between and need a few hundred bytes of it: what
+/// the emitter can make longer is counted here.
 const MESSAGE_SIZE_MAX: usize = 1_000_000;
+
+/// The lengths of a header's name and value, which are sent with it: up to three bytes each.
+const HEADER_FRAMING: usize = 6;
 
 /// A downstream message. It leaves only if the batch commits, and then at least once, always with
 /// the same id.
@@ -56,6 +63,9 @@ impl<'c> Context<'c> {
     /// The batch's transaction. `search_path` begins with the projection's schema.
     ///
     /// A COMMIT run through it fails, and rolls everything back; that, and a ROLLBACK, halts the partition.
+    /// To take back a part, run `SAVEPOINT` and `ROLLBACK TO SAVEPOINT` as statements. sqlx's `begin` is no
+    /// savepoint here, since sqlx did not begin this transaction: its `commit` and `rollback` are those of
+    /// the whole.
     pub fn connection(&mut self) -> &mut PgConnection {
         self.connection
     }
@@ -67,7 +77,7 @@ impl<'c> Context<'c> {
     /// a rebuild makes the same id again and never a second message (I5).
     ///
     /// # Errors
-    /// A terminal error when the message is too large or names no topic.
+    /// A terminal error when the message is too large, or when Kafka has no topic of that name.
     pub fn emit(
         &mut self,
         event: &Event<'_>,
@@ -83,28 +93,8 @@ impl<'c> Context<'c> {
         name: &str,
         message: Message,
     ) -> Result<(), HandlerError> {
-        let refuse =
-            |why: String| HandlerError::terminal(format!("emit `{name}`: {why}")).at_ref(reference);
-        if message.topic.is_empty() {
-            return Err(refuse("the message names no topic".to_owned()));
-        }
-        if let Some(header) = message.headers.iter().find(|h| h.name.starts_with("ce_")) {
-            return Err(refuse(format!(
-                "header `{}` is set by tidegate",
-                header.name
-            )));
-        }
-        let size = message.key.as_ref().map_or(0, Vec::len)
-            + message.payload.as_ref().map_or(0, Vec::len)
-            + message
-                .headers
-                .iter()
-                .map(|h| h.name.len() + h.value.as_ref().map_or(0, Vec::len))
-                .sum::<usize>();
-        if size > MESSAGE_SIZE_MAX {
-            return Err(refuse(format!(
-                "the message has {size} bytes; {MESSAGE_SIZE_MAX} are allowed"
-            )));
+        if let Some(why) = problem(name, &message) {
+            return Err(HandlerError::terminal(format!("emit `{name}`: {why}")).at_ref(reference));
         }
         let counts = self.counts.entry(reference).or_default();
         let index = match counts.iter_mut().find(|(known, _)| known == name) {
@@ -131,5 +121,128 @@ impl<'c> Context<'c> {
         // Stable: what one record emits stays in the handler's order.
         self.emitted.sort_by_key(|emitted| emitted.reference);
         self.emitted
+    }
+}
+
+/// Why a message could not be stored or sent: better refused with its record than stuck in the outbox,
+/// where everything behind it would wait.
+fn problem(name: &str, message: &Message) -> Option<String> {
+    let Message {
+        topic,
+        key,
+        payload,
+        kind,
+        headers,
+    } = message;
+    let kind = if kind.is_empty() { name } else { kind };
+    if !is_topic(topic) {
+        return Some(format!("`{topic}` cannot name a topic; {TOPIC_CURE}"));
+    }
+    if let Some(header) = headers.iter().find(|h| h.name.starts_with("ce_")) {
+        return Some(format!("header `{}` is set by tidegate", header.name));
+    }
+    if kind.contains('\0') || headers.iter().any(|h| h.name.contains('\0')) {
+        return Some("the type or a header's name holds a NUL character".to_owned());
+    }
+    let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
+    let header = |h: &Header| h.name.len() + length(&h.value) + HEADER_FRAMING;
+    let headers: usize = headers.iter().map(header).sum();
+    let size = length(key) + length(payload) + kind.len() + headers;
+    (size > MESSAGE_SIZE_MAX)
+        .then(|| format!("the message has {size} bytes; {MESSAGE_SIZE_MAX} are allowed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> Message {
+        Message {
+            topic: "out".to_owned(),
+            ..Message::default()
+        }
+    }
+
+    fn header(name: &str, value: usize) -> Header {
+        Header {
+            name: name.to_owned(),
+            value: Some(vec![b'v'; value]),
+        }
+    }
+
+    /// The beginning of the reason; empty if there is none.
+    #[track_caller]
+    fn check(message: &Message, expected: &str) {
+        let found = problem("n", message).unwrap_or_default();
+        assert!(found.starts_with(expected), "{found}");
+        assert_eq!(found.is_empty(), expected.is_empty(), "{found}");
+    }
+
+    #[test]
+    fn a_message_goes_to_a_topic_that_kafka_can_have() {
+        check(&message(), "");
+        for topic in ["", ".", "a b", "ä", "a\0", "^a", "a/b", &"a".repeat(250)] {
+            let message = Message {
+                topic: topic.to_owned(),
+                ..Message::default()
+            };
+            check(
+                &message,
+                &format!("`{topic}` cannot name a topic; use up to"),
+            );
+        }
+    }
+
+    #[test]
+    fn everything_that_the_emitter_can_make_longer_counts_as_size() {
+        let longest = Message {
+            key: Some(vec![b'k'; 1_000]),
+            payload: Some(vec![b'p'; 998_000]),
+            kind: "t".repeat(500),
+            headers: vec![header("h", 243), header("hh", 242)],
+            ..message()
+        };
+        check(&longest, "");
+        let longer: [fn(&mut Message); 4] = [
+            |m| m.key.as_mut().unwrap().push(b'k'),
+            |m| m.payload.as_mut().unwrap().push(b'p'),
+            |m| m.kind.push('t'),
+            |m| m.headers[1].name.push('h'),
+        ];
+        for lengthen in longer {
+            let mut message = longest.clone();
+            lengthen(&mut message);
+            check(
+                &message,
+                "the message has 1000001 bytes; 1000000 are allowed",
+            );
+        }
+        // Hardly any bytes of their own, but too many on the wire.
+        let many = Message {
+            headers: vec![header("h", 0); 150_000],
+            kind: "t".to_owned(),
+            ..message()
+        };
+        check(&many, "the message has 1050001 bytes");
+    }
+
+    #[test]
+    fn what_the_outbox_cannot_hold_is_refused_with_its_record() {
+        let nul = "the type or a header's name holds a NUL character";
+        let kind = Message {
+            kind: "a\0".to_owned(),
+            ..message()
+        };
+        check(&kind, nul);
+        let name = Message {
+            headers: vec![header("a\0", 1)],
+            ..message()
+        };
+        check(&name, nul);
+        let own = Message {
+            headers: vec![header("ce_id", 1)],
+            ..message()
+        };
+        check(&own, "header `ce_id` is set by tidegate");
     }
 }

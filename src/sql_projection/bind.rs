@@ -1,6 +1,5 @@
 //! Sends the columns of a step's events as arrays.
 
-use chrono::DateTime;
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -98,12 +97,7 @@ fn own<'q>(
         ),
         "_timestamp" => query.bind(
             refs.iter()
-                .map(|event| {
-                    let record = events.records[*event as usize];
-                    record
-                        .timestamp_ms()
-                        .and_then(DateTime::from_timestamp_millis)
-                })
+                .map(|event| events.records[*event as usize].time())
                 .collect::<Vec<_>>(),
         ),
         other => return Err(format!("no such column: {other}")),

@@ -91,12 +91,9 @@ impl Lexed {
                 return Err((why.to_owned(), chars(token.start)));
             }
         }
-        let words: BTreeSet<String> = tokens
-            .iter()
-            .filter_map(|t| match &t.kind {
-                Kind::Word(word) => Some(word.clone()),
-                _ => None,
-            })
+        let words: BTreeSet<String> = (0..tokens.len())
+            .filter(|index| !names_something_else(&tokens, *index))
+            .filter_map(|index| word(&tokens, index).map(str::to_owned))
             .collect();
         let names_all = ALL_NAMES.iter().any(|name| words.contains(*name))
             || takes_rows(&tokens)
@@ -193,6 +190,14 @@ fn word(tokens: &[Token], index: usize) -> Option<&str> {
         Kind::Word(word) => Some(word),
         _ => None,
     }
+}
+
+/// A column, an alias or another schema's table that is called as a relation of ours is.
+fn names_something_else(tokens: &[Token], index: usize) -> bool {
+    let ours = matches!(word(tokens, index), Some("events" | "latest"));
+    ours && index.checked_sub(1).is_some_and(|before| {
+        symbol(tokens, before) == Some('.') || word(tokens, before) == Some("as")
+    })
 }
 
 /// Whether what comes next is the table that a statement writes.

@@ -173,6 +173,10 @@ impl Statement {
         self.relations.iter().any(|relation| relation.latest)
     }
 
+    pub(crate) fn is_per_event(&self) -> bool {
+        self.text.per_event
+    }
+
     /// The whole statement, as it is sent.
     pub(crate) fn sql(&self) -> AssertSqlSafe<Arc<str>> {
         AssertSqlSafe(Arc::clone(&self.wrapped))

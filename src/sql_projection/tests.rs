@@ -242,6 +242,24 @@ fn a_statement_may_look_like_what_is_refused() {
 }
 
 #[test]
+fn another_thing_of_the_name_is_no_relation_of_ours() {
+    for sql in [
+        "SELECT b.latest, max(amount) AS latest FROM events, b",
+        "SELECT b.\"latest\" FROM my.latest AS b JOIN events ON true",
+    ] {
+        assert!(!statement(sql).unwrap().reads_latest(), "{sql}");
+    }
+    for sql in [
+        "SELECT latest.amount FROM latest",
+        "SELECT 1 FROM events, latest",
+        "SELECT latest AS latest FROM events JOIN latest USING (_ref)",
+    ] {
+        assert!(statement(sql).unwrap().reads_latest(), "{sql}");
+    }
+    check_refused("SELECT 1 FROM my.events", "the statement reads neither", "");
+}
+
+#[test]
 fn a_refused_update_is_shown_where_it_reads_events() {
     check_refused(
         "UPDATE b SET x = 'ü' FROM events e WHERE b.id = e.account",

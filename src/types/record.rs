@@ -1,5 +1,7 @@
 //! A Kafka record, copied out of the client once.
 
+use chrono::{DateTime, Datelike as _, Utc};
+
 /// A record's key, value and headers as the bytes Kafka delivered, and where it stood.
 ///
 /// Key and value share one allocation. A missing value is a tombstone and differs from an empty one.
@@ -67,6 +69,13 @@ impl Record {
         self.timestamp_ms
     }
 
+    /// The record's time, if it is in the years 1 to 9999: producers set what they like, and beyond
+    /// those years neither Postgres nor a CloudEvents time can say it.
+    pub fn time(&self) -> Option<DateTime<Utc>> {
+        let time = DateTime::from_timestamp_millis(self.timestamp_ms?)?;
+        (1..=9999).contains(&time.year()).then_some(time)
+    }
+
     /// The record's key.
     pub fn key(&self) -> Option<&[u8]> {
         self.key_len.map(|len| &self.bytes[..len])
@@ -119,6 +128,29 @@ mod tests {
         assert_eq!(record(None).value(), None);
         assert_eq!(record(Some(b"".as_slice())).value(), Some(b"".as_slice()));
         assert_eq!(record(Some(b"v".as_slice())).key(), Some(b"k".as_slice()));
+    }
+
+    #[track_caller]
+    fn check_time(timestamp_ms: i64, expected: Option<&str>) {
+        let record = RecordBuilder {
+            timestamp_ms: Some(timestamp_ms),
+            ..RecordBuilder::default()
+        }
+        .build();
+        let time = record.time().map(|time| time.to_rfc3339());
+        assert_eq!(time.as_deref(), expected);
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_written_as_a_date_is_none() {
+        check_time(0, Some("1970-01-01T00:00:00+00:00"));
+        check_time(-62_135_596_800_000, Some("0001-01-01T00:00:00+00:00"));
+        check_time(-62_135_596_800_001, None);
+        check_time(253_402_300_799_999, Some("9999-12-31T23:59:59.999+00:00"));
+        check_time(253_402_300_800_000, None);
+        check_time(i64::MAX, None);
+        check_time(i64::MIN, None);
+        assert_eq!(RecordBuilder::default().build().time(), None);
     }
 
     #[test]
