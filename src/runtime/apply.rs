@@ -11,7 +11,6 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use chrono::DateTime;
 use futures_util::FutureExt as _;
 use sqlx::postgres::types::Oid;
 use sqlx::{Connection as _, PgConnection};
@@ -388,9 +387,7 @@ fn messages(
                 message.kind
             },
             source: format!("/tidegate/{}", projection.name),
-            occurred_at: record
-                .timestamp_ms()
-                .and_then(DateTime::from_timestamp_millis),
+            occurred_at: record.time(),
             headers: message.headers,
         });
     }
