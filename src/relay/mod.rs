@@ -132,7 +132,7 @@ impl Relay {
             None => session.insert(Session {
                 connection: self
                     .database
-                    .connect(&format!("tidegate relay {}", self.owner))
+                    .connect(&format!("tidegate {} relay", self.owner))
                     .await?,
                 producer: Producer::new(&self.kafka, &format!("tidegate-relay-{}", self.owner))?,
                 held: BTreeMap::new(),

@@ -197,14 +197,15 @@ fn a_position_moves_only_from_where_it_stands_and_under_the_newest_claim() {
         let mut sql = statement("position_advance.sql");
         let values = [
             (
-                "$16",
+                "$17",
                 format!("(SELECT oid FROM pg_namespace WHERE nspname = '{schema}')"),
             ),
-            ("$15", "'generation'".to_owned()),
-            ("$14", xact.to_owned()),
+            ("$16", "'generation'".to_owned()),
+            ("$15", xact.to_owned()),
+            ("$14", "'{0,0}'".to_owned()),
             ("$13", "'{0,0}'".to_owned()),
             ("$12", "'{0,0}'".to_owned()),
-            ("$11", "'{0,0}'".to_owned()),
+            ("$11", format!("'{{2,{}}}'", to - from)),
             ("$10", format!("'{{2,{}}}'", to - from)),
             ("$9", format!("'{{12,{to}}}'")),
             ("$8", format!("'{{10,{from}}}'")),

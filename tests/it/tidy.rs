@@ -242,6 +242,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/apply.rs",
             "src/runtime/claim.rs",
             "src/runtime/reset.rs",
+            "src/runtime/service.rs",
             "src/runtime/start.rs",
             "src/runtime/writer/mod.rs",
             "src/relay/mod.rs",

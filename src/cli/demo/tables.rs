@@ -25,7 +25,7 @@ WHERE starts_with(d.datname, $1) AND starts_with(shobj_description(d.oid, 'pg_da
 const OPEN: &str = "
 SELECT count(*) FROM pg_catalog.pg_stat_activity
 WHERE datname = current_database() AND backend_xid IS NOT NULL
-  AND application_name LIKE 'tidegate apply %-' || $1 || '-%'";
+  AND application_name LIKE 'tidegate %-' || $1 || '-% apply %'";
 
 pub(super) async fn create_database(
     connection: &mut PgConnection,

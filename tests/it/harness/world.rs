@@ -452,7 +452,7 @@ impl World {
         self.db.one(&format!(
             "SELECT count(*) > 0 FROM pg_stat_activity
              WHERE datname = current_database() AND state = 'idle in transaction'
-               AND application_name LIKE 'tidegate apply {projection} %-{}-%'
+               AND application_name LIKE 'tidegate %-{}-% apply {projection}'
                AND state_change < clock_timestamp() - interval '300 milliseconds'",
             process.pid()
         ))
