@@ -456,9 +456,11 @@ impl Writer {
                 }
             }
         }
-        if held > 0 && work.held_since.is_none() {
-            work.held_since = Some(Instant::now());
-        }
+        // What was held may be gone with its partition; a time without records would wake us for ever.
+        work.held_since = match held {
+            0 => None,
+            _ => work.held_since.or_else(|| Some(Instant::now())),
+        };
         for partition in strange {
             let state = State::claim_at(Instant::now() + jitter(LOOK_EVERY));
             work.partitions.insert(partition, state);
