@@ -121,6 +121,10 @@ fn a_record_that_cannot_be_applied_halts_its_partition_and_no_other() {
     let messages: usize = world.outbox().values().map(Vec::len).sum();
     assert_eq!(i64::try_from(messages).unwrap(), accounts);
 
+    // Nobody burns a processor while there is nothing to do.
+    let load = process.load();
+    assert!(load < 0.4, "{load} of a processor is used");
+
     // The log is what it was, so a restart finds the same, and a cause is not lost meanwhile.
     process.stop();
     world.tidegate(&["verify"]).expect(0);

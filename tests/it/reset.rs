@@ -1,5 +1,7 @@
 //! A read model is built anew while everything goes on.
 
+use std::thread;
+
 use serde_json::Value;
 
 use crate::harness::{LONG, Watch, World, wait_until};
@@ -81,6 +83,43 @@ fn a_reset_under_load_repeats_and_loses_nothing() {
         ));
         assert_eq!(history, before_first);
     }
+}
+
+// I3: an operator's action and a batch keep out of each other's way by a lock that is taken first.
+#[test]
+fn a_reset_waits_for_the_open_batch() {
+    let world = World::journal(1);
+    world.stream().produce(50);
+    let process = world
+        .launch("a")
+        .failpoints("apply-before-advance=1*sleep(3000)")
+        .start();
+    wait_until(LONG, "the first batch is open", || {
+        world.is_amid_batch("journal", &process)
+    });
+    let locks = |mode: &str, granted: bool| -> i64 {
+        world.db.one(&format!(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = '{mode}' AND granted = {granted}
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        ))
+    };
+    assert_eq!(
+        locks("ShareLock", true),
+        1,
+        "the batch holds the generation lock"
+    );
+    thread::scope(|scope| {
+        let resetting = scope.spawn(|| reset(&world, "journal"));
+        wait_until(LONG, "the reset waits for the lock", || {
+            locks("ExclusiveLock", false) == 1
+        });
+        resetting.join().unwrap();
+    });
+    world.assert_exact();
+    let [(before, 2)] = operations(&world, "journal")[..] else {
+        panic!("one reset");
+    };
+    assert!(before > 0, "the batch was committed first");
 }
 
 // I10: nothing happens that could run into the fence, and the refill begins all the same.

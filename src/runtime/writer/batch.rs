@@ -74,9 +74,11 @@ impl Writer {
                 ended.push((partition.clone(), why.clone()));
             }
         }
-        if records > 0 && work.held_since.is_none() {
-            work.held_since = Some(Instant::now());
-        }
+        // What was held may be gone with its partition; a time without records would wake us for ever.
+        work.held_since = match records {
+            0 => None,
+            _ => work.held_since.or_else(|| Some(Instant::now())),
+        };
         for partition in again {
             let state = State::claim_at(Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY));
             work.partitions.insert(partition, state);

@@ -98,9 +98,17 @@ fn consumer(group: &str) -> BaseConsumer {
 /// The end of each partition's log.
 pub(crate) fn end_offsets(topic: &str, partitions: i32) -> BTreeMap<i32, i64> {
     let consumer = consumer("it");
-    (0..partitions)
-        .map(|p| (p, consumer.fetch_watermarks(topic, p, ANSWER).unwrap().1))
-        .collect()
+    let end = |partition: i32| {
+        let began = Instant::now();
+        loop {
+            match consumer.fetch_watermarks(topic, partition, ANSWER) {
+                Ok((_, end)) => return (partition, end),
+                // A new client does not know all partitions at once.
+                Err(error) => assert!(began.elapsed() < ANSWER, "{topic}[{partition}]: {error}"),
+            }
+        }
+    };
+    (0..partitions).map(end).collect()
 }
 
 /// What a group's offsets say, where there are any.

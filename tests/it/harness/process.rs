@@ -164,8 +164,9 @@ pub(crate) struct Process {
 impl Process {
     /// What this run has logged.
     pub(crate) fn log(&self) -> String {
-        let bytes = fs::read(&self.log).unwrap();
-        String::from_utf8_lossy(&bytes[self.starts_at..]).into_owned()
+        // Also asked by `drop`, when the folder may be gone already.
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(bytes.get(self.starts_at..).unwrap_or_default()).into_owned()
     }
 
     /// Whether a line of the log has all these words.
@@ -186,6 +187,29 @@ impl Process {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How much of a processor it uses, over two seconds. Where that cannot be read, none.
+    pub(crate) fn load(&self) -> f64 {
+        const SPAN: Duration = Duration::from_secs(2);
+        // User and system time, in hundredths of a second.
+        let used = || -> f64 {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+            let stat = stat.unwrap_or_default();
+            let fields = stat
+                .rsplit(')')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace();
+            fields
+                .skip(11)
+                .take(2)
+                .filter_map(|ticks| ticks.parse::<f64>().ok())
+                .sum()
+        };
+        let before = used();
+        std::thread::sleep(SPAN);
+        (used() - before) / 100.0 / SPAN.as_secs_f64()
     }
 
     /// Sends a signal, by the name that `kill` knows.
