@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use comfy_table::ContentArrangement;
 use serde_json::json;
 
 use super::output::{number, table};
@@ -109,53 +110,50 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
     }
 }
 
+/// One outcome a column; one that never occurred is left out, so that the rest fits on a terminal.
+const OUTCOMES: [(&str, fn(&Position) -> i64); 5] = [
+    ("consumed", |p| p.consumed),
+    ("applied", |p| p.applied),
+    ("stale", |p| p.stale),
+    ("duplicate", |p| p.duplicate),
+    ("filtered", |p| p.filtered),
+];
+
 fn print_partitions(rows: &[Position], logs: &Logs) {
-    let numbers = [
-        "next",
-        "lag",
-        "consumed",
-        "applied",
-        "stale",
-        "duplicate",
-        "filtered",
-    ];
+    let occurred = |(name, count): &&(&str, fn(&Position) -> i64)| {
+        matches!(*name, "consumed" | "applied") || rows.iter().any(|row| count(row) > 0)
+    };
+    let outcomes: Vec<_> = OUTCOMES.iter().filter(occurred).collect();
+    let mut numbers = vec!["next", "lag"];
+    numbers.extend(outcomes.iter().map(|(name, _)| *name));
     let mut header = vec!["partition", "state"];
-    header.extend(numbers);
+    header.extend(&numbers);
     header.push("owner");
     let mut table = table(&header, &numbers);
-    let mut sums = [0_i64; 6];
+    // A broken number is hard to read; better a line that is too long.
+    table.set_content_arrangement(ContentArrangement::Disabled);
     for row in rows {
-        let lag = lag(row, logs);
-        let counts = [
-            row.consumed,
-            row.applied,
-            row.stale,
-            row.duplicate,
-            row.filtered,
-        ];
-        for (sum, count) in sums
-            .iter_mut()
-            .zip([lag.unwrap_or(0)].iter().chain(&counts))
-        {
-            *sum += count;
-        }
         let mut cells = vec![
             format!("{}[{}]", row.topic, row.partition),
             state(row),
             number(row.next_offset),
-            lag.map_or_else(|| "?".to_owned(), number),
+            lag(row, logs).map_or_else(|| "?".to_owned(), number),
         ];
-        cells.extend(counts.map(number));
-        cells.push(if row.owner.is_empty() {
-            "-".to_owned()
+        cells.extend(outcomes.iter().map(|(_, count)| number(count(row))));
+        let owner = if row.owner.is_empty() {
+            "-"
         } else {
-            row.owner.clone()
-        });
+            &row.owner
+        };
+        cells.push(owner.to_owned());
         table.add_row(cells);
     }
     if rows.len() > 1 {
+        let lag: Option<i64> = rows.iter().map(|row| lag(row, logs)).sum();
         let mut cells = vec!["all".to_owned(), String::new(), String::new()];
-        cells.extend(sums.map(number));
+        cells.push(lag.map_or_else(|| "?".to_owned(), number));
+        let sum = |count: &fn(&Position) -> i64| rows.iter().map(count).sum::<i64>();
+        cells.extend(outcomes.iter().map(|(_, count)| number(sum(count))));
         cells.push(String::new());
         table.add_row(cells);
     }
