@@ -110,8 +110,11 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
     }
 }
 
-/// One outcome a column; one that never occurred is left out, so that the rest fits on a terminal.
-const OUTCOMES: [(&str, fn(&Position) -> i64); 5] = [
+/// A column of counts: its name, and how many of a partition's records are meant.
+type Outcome = (&'static str, fn(&Position) -> i64);
+
+/// What became of records. What never occurred is left out, so that the rest fits on a terminal.
+const OUTCOMES: [Outcome; 5] = [
     ("consumed", |p| p.consumed),
     ("applied", |p| p.applied),
     ("stale", |p| p.stale),
@@ -120,7 +123,7 @@ const OUTCOMES: [(&str, fn(&Position) -> i64); 5] = [
 ];
 
 fn print_partitions(rows: &[Position], logs: &Logs) {
-    let occurred = |(name, count): &&(&str, fn(&Position) -> i64)| {
+    let occurred = |(name, count): &&Outcome| {
         matches!(*name, "consumed" | "applied") || rows.iter().any(|row| count(row) > 0)
     };
     let outcomes: Vec<_> = OUTCOMES.iter().filter(occurred).collect();
