@@ -486,7 +486,7 @@ pub(crate) async fn why_refused(
     let Some(generation) = parts.first().map(|part| part.claim.generation) else {
         return Ok(Refusal::TransactionEnded);
     };
-    if let Some((live, _, operation)) = store::projection::read(connection, projection).await?
+    if let Some((live, operation)) = store::projection::read(connection, projection).await?
         && live.generation != generation
     {
         return Ok(Refusal::Reset { operation });

@@ -1,5 +1,6 @@
 //! `_gate`, in the generation's schema: the last sequence of each entity.
 
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use super::Error;
@@ -30,14 +31,7 @@ pub(crate) async fn newest(
         .bind(sequences)
         .fetch_all(connection)
         .await?;
-    let moved = rows.iter().map(|row| {
-        Ok(Moved {
-            entity: row.try_get(0)?,
-            previous: row.try_get(1)?,
-            inserted: false,
-        })
-    });
-    moved.collect()
+    rows.iter().map(|row| moved(row, false)).collect()
 }
 
 /// Moves gates over dense runs: `last` of each run, and the sequence `before` its first; entities sorted, each once.
@@ -53,14 +47,16 @@ pub(crate) async fn next(
         .bind(before)
         .fetch_all(connection)
         .await?;
-    let moved = rows.iter().map(|row| {
-        Ok(Moved {
-            entity: row.try_get(0)?,
-            previous: row.try_get(1)?,
-            inserted: row.try_get(2)?,
-        })
-    });
-    moved.collect()
+    rows.iter().map(|row| moved(row, row.try_get(2)?)).collect()
+}
+
+/// By place, not by name: there is a row for every entity of a batch.
+fn moved(row: &PgRow, inserted: bool) -> Result<Moved, Error> {
+    Ok(Moved {
+        entity: row.try_get(0)?,
+        previous: row.try_get(1)?,
+        inserted,
+    })
 }
 
 /// Locks gates, making rows at `initial` for entities never seen; returns where each stands, in the order asked.

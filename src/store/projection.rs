@@ -1,7 +1,7 @@
 //! `projection` and `generation`: which build is live, and what it was made from.
 
 use sqlx::postgres::types::Oid;
-use sqlx::{FromRow, PgConnection};
+use sqlx::{FromRow, PgConnection, Row};
 
 use super::Error;
 
@@ -30,21 +30,17 @@ impl Live {
     }
 }
 
-/// Reads without a lock, with the hash of the SQL that made the tables, and the last operator action.
+/// Reads without a lock, with the last operator action.
 pub(crate) async fn read(
     connection: &mut PgConnection,
     name: &str,
-) -> Result<Option<(Live, String, String)>, Error> {
+) -> Result<Option<(Live, String)>, Error> {
     let row = sqlx::query(READ)
         .bind(name)
         .fetch_optional(connection)
         .await?;
-    let Some(row) = row else { return Ok(None) };
-    Ok(Some((
-        Live::from_row(&row)?,
-        sqlx::Row::try_get(&row, "setup")?,
-        sqlx::Row::try_get(&row, "last_operation")?,
-    )))
+    row.map(|row| Ok((Live::from_row(&row)?, row.try_get("last_operation")?)))
+        .transpose()
 }
 
 /// Reads for a claim: stays as read until the claim commits.
@@ -67,11 +63,8 @@ pub(crate) async fn lock(
         .bind(name)
         .fetch_optional(connection)
         .await?;
-    let Some(row) = row else { return Ok(None) };
-    Ok(Some((
-        Live::from_row(&row)?,
-        sqlx::Row::try_get(&row, "setup")?,
-    )))
+    row.map(|row| Ok((Live::from_row(&row)?, row.try_get("setup")?)))
+        .transpose()
 }
 
 pub(crate) async fn insert(connection: &mut PgConnection, name: &str) -> Result<(), Error> {
