@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{World, wait_until};
+use super::{LONG, World, wait_until};
 
 const TAIL_LINES: usize = 60;
 
@@ -141,14 +141,25 @@ impl<'w> Launch<'w> {
         }
     }
 
-    /// Runs a command to its end.
+    /// Runs a command to its end, which must come.
     #[track_caller]
     pub(crate) fn output(self, command: &[&str]) -> Output {
-        let output = self.command(command).output().unwrap();
+        let path = |ending: &str| self.world.folder().join(format!("{}.{ending}", self.name));
+        let (stdout, stderr) = (path("stdout"), path("stderr"));
+        let mut run = self.command(command);
+        run.stdout(File::create(&stdout).unwrap());
+        run.stderr(File::create(&stderr).unwrap());
+        let mut process = Process {
+            child: run.spawn().unwrap(),
+            name: self.name,
+            log: stderr.clone(),
+            starts_at: 0,
+        };
+        let status = process.wait(LONG);
         Output {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
+            code: status.code().unwrap_or(-1),
+            stdout: fs::read_to_string(stdout).unwrap(),
+            stderr: fs::read_to_string(stderr).unwrap(),
         }
     }
 }
