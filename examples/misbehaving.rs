@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use serde::Deserialize;
+use sqlx::Connection as _;
 use tidegate::projection::{
     Batch, BatchHandler, Context, Gate, HandlerError, Message, Projection, Registry,
 };
@@ -64,6 +65,19 @@ impl BatchHandler for Misbehaving {
                     return Err(HandlerError::terminal("one of them"));
                 }
                 Some("a missing table") => run(ctx, "SELECT * FROM nowhere").await?,
+                Some("a missing row") => {
+                    let none = sqlx::query("SELECT 1 WHERE false");
+                    none.fetch_one(ctx.connection()).await?;
+                }
+                Some("what postgres does not do") => {
+                    run(ctx, "SELECT DISTINCT part FROM effect FOR UPDATE").await?;
+                }
+                Some("take back") => take_back(ctx).await?,
+                Some("rollback, then write and fail") => {
+                    run(ctx, "ROLLBACK").await?;
+                    run(ctx, "INSERT INTO misbehaving.effect VALUES (-1, -1)").await?;
+                    return Err(HandlerError::transient("come back later"));
+                }
                 Some("emit too much") => {
                     let message = Message {
                         topic: self.outgoing.clone(),
@@ -82,6 +96,17 @@ impl BatchHandler for Misbehaving {
 async fn run(ctx: &mut Context<'_>, sql: &'static str) -> Result<(), HandlerError> {
     // Unprepared: transaction commands as a handler would send them.
     sqlx::raw_sql(sql).execute(ctx.connection()).await?;
+    Ok(())
+}
+
+/// What a handler may do: a transaction of its own inside ours is a savepoint.
+#[allow(clippy::disallowed_methods, reason = "that is what is tested")]
+async fn take_back(ctx: &mut Context<'_>) -> Result<(), HandlerError> {
+    let mut own = ctx.connection().begin().await?;
+    sqlx::query("INSERT INTO effect VALUES (-1, -1)")
+        .execute(&mut *own)
+        .await?;
+    own.rollback().await?;
     Ok(())
 }
 

@@ -31,6 +31,8 @@ use crate::types::{Header, NextOffset, Record, RecordBuilder, TopicPartition};
 const POLL: Duration = Duration::from_millis(20);
 const MIRROR_EVERY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long to wait for the broker's answer when a member leaves, with all partitions given up already.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the group tells a writer. Never lost, never reordered.
 #[derive(Debug)]
@@ -351,8 +353,7 @@ impl Member {
             .name(format!("kafka {}", settings.group))
             .spawn(move || {
                 let result = thread.run(&requests);
-                // Closing leaves the group and may take a while: here, not on a runtime thread.
-                drop(thread);
+                leave(thread);
                 let _ = ended.send(result);
             });
         if let Err(error) = spawned {
@@ -393,6 +394,27 @@ impl Member {
     /// Leaves the group: everything is revoked first, and drained.
     pub(crate) fn stop(&self) {
         let _ = self.commands.send(Command::Stop);
+    }
+}
+
+/// Closing the consumer leaves the group, and waits for the answer without a bound: on a thread of its own,
+/// which is left behind if the broker does not answer. The process is about to end then.
+fn leave(thread: PollThread) {
+    let group = thread.group.name.clone();
+    let (left, has_left) = mpsc::channel::<()>();
+    let spawned = thread::Builder::new()
+        .name(format!("leave {group}"))
+        .spawn(move || {
+            drop(thread);
+            drop(left);
+        });
+    if spawned.is_ok()
+        && has_left.recv_timeout(LEAVE_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout)
+    {
+        warn!(
+            group,
+            "left without the broker's answer; it will notice when the session ends"
+        );
     }
 }
 

@@ -116,3 +116,38 @@ fn a_projection_that_is_paused_is_not_claimed() {
     });
     world.assert_exact();
 }
+
+// I10: large records fill a batch long before there are many of them, or before they have waited for long.
+#[test]
+fn a_batch_is_full_by_bytes_too() {
+    let projections = r#"
+[projections.heap]
+topics  = ["@in@"]
+gate    = "none"
+setup   = "heap.sql"
+columns = { account = "text" }
+
+[[projections.heap.apply]]
+sql = "INSERT INTO heap (events) SELECT count(*) FROM events"
+"#;
+    let setup =
+        "CREATE TABLE heap (place bigint GENERATED ALWAYS AS IDENTITY, events bigint NOT NULL)";
+    let world = World::new(1, projections, &[("heap.sql", setup)]);
+    let sender = world.sender();
+    let text = "x".repeat(700_000);
+    for _ in 0..60 {
+        sender.send_json(0, &json!({ "account": "a", "text": text }));
+    }
+    sender.flush();
+    let _process = world
+        .launch("a")
+        .env("TIDEGATE__APPLY__BATCH_LINGER", "10m")
+        .start();
+    // 16 MiB are full with the 24th record. The last twelve would wait.
+    let heap = ("heap".to_owned(), 0);
+    wait_until(LONG, "two batches are full", || {
+        world.positions().get(&heap) == Some(&48)
+    });
+    let batches: Vec<(i64,)> = world.db.rows("SELECT events FROM heap.heap ORDER BY place");
+    assert_eq!(batches, [(24,), (24,)]);
+}

@@ -431,3 +431,26 @@ fn what_cannot_be_reached_is_a_reason_to_try_again_later() {
         .output(&["status"]);
     assert!(missing.expect(78).stderr.contains("nowhere.toml"));
 }
+
+// I10: what a process has said of itself counts only while it is there.
+#[test]
+fn status_tells_that_nobody_attends_to_a_partition() {
+    let world = one();
+    world.stream().produce(10);
+    let mut process = world.launch("a").comes_back().start();
+    world.wait_until_done(LONG);
+    let state = || world.partition_status("one", 0)["state"].clone();
+    assert_eq!(state(), "running");
+    process.kill();
+    wait_until(LONG, "status knows that it is gone", || {
+        state() == "unattended"
+    });
+    let shown = world.tidegate(&["status"]).expect(0).stdout;
+    assert!(shown.contains("unattended"), "{shown}");
+
+    let process = world.launch("a").comes_back().start();
+    wait_until(LONG, "somebody attends to it again", || {
+        state() == "running"
+    });
+    process.stop();
+}

@@ -1,5 +1,7 @@
 //! Old events, copies, gaps: what passes the gate, and what is counted instead.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::harness::{LONG, World, wait_until};
@@ -184,6 +186,35 @@ fn a_gap_halts_its_partition_and_no_other() {
         world.positions()[&("balances".to_owned(), 2)] == 51
     });
     process.stop();
+}
+
+// I4, I10: what is missing may come through another partition, which has no reason to tell this one.
+#[test]
+fn a_gap_that_another_partition_fills_goes_on_by_itself() {
+    let world = World::ledger(2);
+    let sender = world.sender();
+    let entry = |seq: i64| json!({ "id": format!("e{seq}"), "account": "a", "seq": seq, "amount": 10, "booked_at": "2026-01-05T00:00:00Z" });
+    for seq in [1, 3, 4] {
+        sender.send_json(0, &entry(seq));
+    }
+    sender.flush();
+    let mut process = world.start("a");
+    let cause = world.wait_until_halted("balances", 0);
+    for words in ["sequence 3", "2 is due"] {
+        assert!(cause.contains(words), "{words:?} in {cause:?}");
+    }
+    sender.send_json(1, &entry(2));
+    sender.flush();
+    world.wait_until_done(Duration::from_secs(20));
+    let balance: (i64, i64) = world
+        .db
+        .rows("SELECT amount, entries FROM balances.balance")
+        .remove(0);
+    assert_eq!(balance, (40, 4));
+    let running = ("running".to_owned(), String::new());
+    assert_eq!(world.condition("balances", 0), running);
+    assert!(process.is_running());
+    world.tidegate(&["verify"]).expect(0);
 }
 
 // I4: one gap among many entities and partitions of one batch; what comes before it is applied.

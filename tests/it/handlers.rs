@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::harness::{LONG, World, wait_until};
+use crate::harness::{LONG, Process, World, wait_until};
 
 /// What a record makes the handler do, what the cause must say, and whether the record itself can be
 /// named, so that everything before it is applied.
@@ -41,12 +41,75 @@ fn a_handler_that_breaks_the_transaction_is_caught() {
 fn a_handler_that_fails_is_named() {
     check(&[
         ("a missing table", &["nowhere", "42P01"], false),
+        // These two cost the connection, or seem to: the halt must be told all the same.
+        ("a missing row", &["no rows returned"], false),
+        (
+            "what postgres does not do",
+            &["FOR UPDATE is not allowed", "0A000"],
+            false,
+        ),
         (
             "emit too much",
             &["emit `huge`", "1000000 are allowed"],
             true,
         ),
     ]);
+}
+
+// I1: sqlx's `begin` inside the batch's transaction is a savepoint, so its `rollback` takes back no more.
+#[test]
+fn a_transaction_of_the_handlers_own_is_only_a_savepoint() {
+    let world = World::new(1, "", &[]);
+    let sender = world.sender();
+    for number in 0..30 {
+        let order = if number % 3 == 1 { TAKE_BACK } else { b"{}" };
+        sender.send(0, None, Some(order));
+    }
+    sender.flush();
+    let mut process = start(&world, 1);
+    world.wait_until_done(LONG);
+    let effects: Vec<(i32, i64)> = world
+        .db
+        .rows("SELECT part, record_offset FROM misbehaving.effect ORDER BY 1, 2");
+    let expected: Vec<(i32, i64)> = (0..30).map(|offset| (0, offset)).collect();
+    assert_eq!(effects, expected);
+    let stream = format!("misbehaving/{}/0", world.incoming());
+    assert_eq!(world.outbox_sizes(), BTreeMap::from([(stream, 30)]));
+    assert!(process.is_running());
+    world.tidegate(&["verify"]).expect(0);
+}
+
+const TAKE_BACK: &[u8] = br#"{"do": "take back"}"#;
+
+// I1, I10: an error that may pass later is believed only of a transaction that is still ours. What such a
+// handler writes outside of it would be written again with every attempt.
+#[test]
+fn a_handler_that_writes_outside_the_transaction_is_not_tried_again() {
+    let world = World::new(1, "", &[]);
+    let sender = world.sender();
+    sender.send(0, None, Some(br#"{"do": "rollback, then write and fail"}"#));
+    sender.flush();
+    let process = start(&world, 1);
+    let cause = world.wait_until_halted("misbehaving", 0);
+    for words in ["has ended the transaction", "ROLLBACK"] {
+        assert!(cause.contains(words), "{words:?} in {cause:?}");
+    }
+    assert!(!process.has_logged(&["batch failed; trying again"]));
+    let effects: Vec<(i32, i64)> = world
+        .db
+        .rows("SELECT part, record_offset FROM misbehaving.effect");
+    assert_eq!(effects, [(-1, -1)], "written once, and nothing else is");
+    assert_eq!(world.positions()[&("misbehaving".to_owned(), 0)], 0);
+}
+
+fn start(world: &World, writers: i32) -> Process {
+    world
+        .launch("a")
+        .example("misbehaving")
+        .env("INCOMING_TOPIC", world.incoming())
+        .env("OUTGOING_TOPIC", world.outgoing())
+        .env("TIDEGATE__APPLY__WRITERS", writers)
+        .start()
 }
 
 /// Each misbehaviour in a partition and with a writer of its own.
@@ -64,13 +127,7 @@ fn check(misbehaviours: &[(&str, &[&str], bool)]) {
         sender.send(partitions, None, Some(b"{}"));
     }
     sender.flush();
-    let mut process = world
-        .launch("a")
-        .example("misbehaving")
-        .env("INCOMING_TOPIC", world.incoming())
-        .env("OUTGOING_TOPIC", world.outgoing())
-        .env("TIDEGATE__APPLY__WRITERS", partitions + 1)
-        .start();
+    let mut process = start(&world, partitions + 1);
 
     for (partition, (what, says, isolated)) in (0..).zip(misbehaviours) {
         let cause = world.wait_until_halted("misbehaving", partition);

@@ -1,6 +1,8 @@
 //! The database is away, slow or contradictory for a while. Nothing is skipped, nobody restarts anything.
 
-use crate::harness::{LONG, Proxy, Trouble, World, wait_until};
+use serde_json::json;
+
+use crate::harness::{LONG, Proxy, Trouble, World, create_topic, delete, wait_until};
 
 // I10: somebody holds a row for longer than a statement waits for it.
 #[test]
@@ -140,6 +142,107 @@ ON CONFLICT (name) DO UPDATE SET count = p.count + excluded.count"""
         counts,
         [("x".to_owned(), produced), ("y".to_owned(), produced)]
     );
+    assert!(process.is_running());
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I10: each projection starts on its own, and so does the relay.
+#[test]
+fn a_missing_topic_keeps_nobody_else_waiting() {
+    let mut world = World::ledger(2);
+    let later = format!("{}-later", world.incoming());
+    world.change_projections(
+        "[projections.balances]",
+        &format!(
+            r#"[projections.absent]
+topics = ["{later}"]
+gate   = "none"
+columns = {{ account = "text" }}
+
+[[projections.absent.apply]]
+sql = "SELECT 1 FROM events"
+
+[projections.balances]"#
+        ),
+    );
+    world.stream().produce(200);
+    let mut process = world.start("a");
+    process.wait_for_log(LONG, &["not started yet; trying again", &later]);
+    world.assert_exact();
+    wait_until(LONG, "their messages are sent", || {
+        world.db.one(
+            "SELECT count(*) > 0 AND bool_and(s.emitted = coalesce(r.sent_through, 0))
+             FROM tidegate.stream s LEFT JOIN tidegate.relay r USING (stream)",
+        )
+    });
+    let absent = ("absent".to_owned(), 0);
+    assert_eq!(world.positions().get(&absent), None);
+
+    create_topic(&later, 1);
+    wait_until(LONG, "it starts once its topic is there", || {
+        world.positions().contains_key(&absent)
+    });
+    assert!(process.is_running());
+    process.stop();
+    delete(&[&later], &[&world.group("absent")]);
+}
+
+// I10: a batch that never ends in time would be tried for ever. In `statements` one statement takes too long,
+// in `batches` all of them together.
+#[test]
+fn a_batch_that_is_too_slow_is_cut_until_it_passes() {
+    let projections = r#"
+[projections.statements]
+topics   = ["@in@"]
+gate     = "none"
+setup    = "slow.sql"
+columns  = { account = "text" }
+
+[[projections.statements.apply]]
+sql = "INSERT INTO slow (record_offset) SELECT _offset FROM events"
+
+[[projections.statements.apply]]
+sql = "SELECT pg_sleep(0.03) FROM events"
+
+[projections.batches]
+topics   = ["@in@"]
+entity   = "/account"
+gate     = "none"
+setup    = "slow.sql"
+columns  = { account = "text" }
+
+[[projections.batches.apply]]
+per_event = true
+sql = "INSERT INTO slow (record_offset) SELECT _offset FROM events"
+
+[[projections.batches.apply]]
+per_event = true
+sql = "SELECT pg_sleep(0.1) FROM events"
+"#;
+    let setup = "CREATE TABLE slow (record_offset bigint NOT NULL)";
+    let world = World::new(1, projections, &[("slow.sql", setup)]);
+    let sender = world.sender();
+    for number in 0..80 {
+        sender.send_json(0, &json!({ "account": "a", "number": number }));
+    }
+    sender.flush();
+    let mut process = world
+        .launch("a")
+        .env("TIDEGATE__POSTGRES__STATEMENT_TIMEOUT", "700ms")
+        .start();
+    world.wait_until_done(LONG);
+    for (projection, why) in [("statements", "57014"), ("batches", "took longer than")] {
+        let told = [
+            &*format!("projection=\"{projection}\""),
+            why,
+            "records at once",
+        ];
+        assert!(process.has_logged(&told), "{told:?}");
+        let offsets: Vec<(i64,)> = world.db.rows(&format!(
+            "SELECT record_offset FROM {projection}.slow ORDER BY 1"
+        ));
+        assert_eq!(offsets, (0..80).map(|offset| (offset,)).collect::<Vec<_>>());
+    }
     assert!(process.is_running());
     world.tidegate(&["verify"]).expect(0);
 }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use crate::harness::{LONG, LogRecord, Process, World, read_log, set_topic, wait_until};
+use crate::harness::{
+    LONG, LogRecord, MockBroker, Process, World, read_log, set_topic, wait_until,
+};
 
 /// Whether every message of the outbox is sent, as far as the stored cursors know.
 fn is_all_sent(world: &World) -> bool {
@@ -270,4 +272,38 @@ fn a_topic_that_takes_less_than_a_batch_gets_every_message() {
     let process = world.start("a");
     assert_sent(&world);
     assert!(process.has_logged(&["relay: not sent", "MessageSizeTooLarge"]));
+}
+
+// I9, I10: a stop waits for no answer. What is under way is sent again by the next relay.
+#[test]
+fn a_stop_waits_for_no_broker() {
+    let world = World::new(1, LETTERS, &[]);
+    let broker = MockBroker::with_topics(&[world.incoming(), world.outgoing()], 1);
+    let sender = broker.sender(world.incoming());
+    let letter = json!({ "account": "a", "number": 1, "text": "x" });
+    sender.send_json(0, &letter);
+    sender.flush();
+    // Nothing is sent while the broker still answers.
+    let mut holder = world.db.session();
+    holder.run("BEGIN; LOCK TABLE tidegate.relay");
+    let process = world
+        .launch("a")
+        .env(
+            "TIDEGATE__KAFKA__BOOTSTRAP_SERVERS",
+            broker.bootstrap_servers(),
+        )
+        .env("TIDEGATE__RELAY__LEASE", "1s")
+        .start();
+    let letters = ("letter".to_owned(), 0);
+    wait_until(LONG, "the letter is in the outbox", || {
+        world.positions().get(&letters) == Some(&1)
+    });
+    broker.fall_silent();
+    holder.run("ROLLBACK");
+    process.wait_for_log(LONG, &["relay: the broker does not answer"]);
+    process.stop();
+    let relays: Vec<(i64, String)> = world
+        .db
+        .rows("SELECT sent_through, owner FROM tidegate.relay");
+    assert_eq!(relays, [(0, String::new())], "not sent, and given up");
 }

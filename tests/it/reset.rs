@@ -1,10 +1,12 @@
 //! A read model is built anew while everything goes on.
 
+use std::collections::BTreeSet;
 use std::thread;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use uuid::Uuid;
 
-use crate::harness::{LONG, Watch, World, wait_until};
+use crate::harness::{LONG, Watch, World, make_anew, message_id, read_log, wait_until};
 
 const PROJECTIONS: [&str; 3] = ["balances", "turnover", "journal"];
 
@@ -227,4 +229,76 @@ fn a_changed_definition_waits_until_a_reset() {
 
     reset(&world, "turnover");
     world.assert_exact();
+}
+
+/// Sends a copy of every record.
+const COPIES: &str = r#"
+[projections.copies]
+topics  = ["@in@"]
+gate    = "none"
+setup   = "copies.sql"
+columns = { account = "text" }
+
+[[projections.copies.apply]]
+sql = "INSERT INTO copies (record_offset) SELECT _offset FROM events"
+
+[[projections.copies.emit]]
+name  = "copy"
+topic = "@out@"
+sql   = "SELECT _ref, account AS key, jsonb_build_object('offset', _offset) AS payload FROM events"
+"#;
+
+// I5, I6: a topic of the same name is another topic. That its log is shorter than the position is told, and
+// the messages of its records are new ones although the offsets are old.
+#[test]
+fn a_topic_made_anew_sends_messages_of_its_own() {
+    let setup = "CREATE TABLE copies (record_offset bigint NOT NULL)";
+    let world = World::new(1, COPIES, &[("copies.sql", setup)]);
+    world.stream().produce(50);
+    let mut process = world.start("a");
+    world.wait_until_done(LONG);
+    let stream = format!("copies/{}/0", world.incoming());
+    let before = world.outbox().remove(&stream).unwrap();
+    assert_eq!(before.len(), 50);
+
+    make_anew(world.incoming(), 1);
+    let cause = world.wait_until_halted("copies", 0);
+    for words in ["50", "the topic was made anew", "tidegate reset copies"] {
+        assert!(cause.contains(words), "{words:?} in {cause:?}");
+    }
+    world.stream().produce(20);
+    let told = world.tidegate(&["reset", "copies", "--to", "earliest", "--yes"]);
+    let told = told.expect(0).stdout;
+    let words = format!("topic {} was made anew since", world.incoming());
+    assert!(told.contains(&words), "{words:?} in {told}");
+
+    world.wait_until_done(LONG);
+    let offsets: Vec<(i64,)> = world
+        .db
+        .rows("SELECT record_offset FROM copies.copies ORDER BY 1");
+    assert_eq!(offsets, (0..20).map(|offset| (offset,)).collect::<Vec<_>>());
+    let after = world.outbox().remove(&stream).unwrap();
+    assert_eq!(after[..50], before, "what was sent before stays");
+    let payloads: Vec<&Value> = after[50..].iter().map(|message| &message.payload).collect();
+    let expected: Vec<Value> = (0..20).map(|offset| json!({ "offset": offset })).collect();
+    assert_eq!(payloads, expected.iter().collect::<Vec<_>>());
+    let ids: BTreeSet<Uuid> = after.iter().map(|message| message.id).collect();
+    assert_eq!(ids.len(), 70, "no id is there twice");
+    // Made as documented, with the topic's second id.
+    let log = world.log();
+    let id = |record| message_id("copies", 2, world.incoming(), record, "copy");
+    let expected: Vec<Uuid> = log.iter().map(id).collect();
+    let found: Vec<Uuid> = after[50..].iter().map(|message| message.id).collect();
+    assert_eq!(found, expected);
+    wait_until(LONG, "all of them are sent", || {
+        read_log(world.outgoing(), 1).len() >= 70
+    });
+    assert!(process.is_running());
+    world.tidegate(&["verify"]).expect(0);
+
+    // And once only: the same topic is not taken for a new one again.
+    let told = world.tidegate(&["reset", "copies", "--to", "earliest", "--yes"]);
+    assert!(!told.expect(0).stdout.contains("made anew"));
+    world.wait_until_done(LONG);
+    assert_eq!(world.outbox()[&stream].len(), 70);
 }

@@ -11,6 +11,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
@@ -37,6 +38,21 @@ pub(crate) fn create_topic(name: &str, partitions: i32) {
     for result in created {
         result.unwrap();
     }
+    wait_for_partitions(name, partitions);
+}
+
+/// Deletes a topic and creates one of the same name.
+pub(crate) fn make_anew(name: &str, partitions: i32) {
+    let deleted = block_on(admin().delete_topics(&[name], &AdminOptions::new())).unwrap();
+    for result in deleted {
+        result.unwrap();
+    }
+    let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+    // Deleted is not yet gone everywhere.
+    super::wait_until(ANSWER, "the topic can be made again", || {
+        let created = block_on(admin().create_topics([&topic], &AdminOptions::new()));
+        created.unwrap().iter().all(Result::is_ok)
+    });
     wait_for_partitions(name, partitions);
 }
 
@@ -213,9 +229,14 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(topic: &str) -> Self {
+        Self::at(&bootstrap_servers(), topic)
+    }
+
+    fn at(bootstrap_servers: &str, topic: &str) -> Self {
         Self {
             topic: topic.to_owned(),
             producer: config()
+                .set("bootstrap.servers", bootstrap_servers)
                 .set("enable.idempotence", "true")
                 .set("linger.ms", "2")
                 .create()
@@ -292,5 +313,33 @@ impl Sender {
     /// Waits until all that is under way is in the log.
     pub(crate) fn flush(&self) {
         self.producer.flush(ANSWER).unwrap();
+    }
+}
+
+/// A broker of the test's own that can stop answering: librdkafka's mock, in this process.
+pub(crate) struct MockBroker(MockCluster<'static, DefaultProducerContext>);
+
+impl MockBroker {
+    pub(crate) fn with_topics(topics: &[&str], partitions: i32) -> Self {
+        let cluster = MockCluster::new(1).unwrap();
+        for topic in topics {
+            cluster.create_topic(topic, partitions, 1).unwrap();
+        }
+        Self(cluster)
+    }
+
+    pub(crate) fn bootstrap_servers(&self) -> String {
+        self.0.bootstrap_servers()
+    }
+
+    pub(crate) fn sender(&self, topic: &str) -> Sender {
+        Sender::at(&self.bootstrap_servers(), topic)
+    }
+
+    /// It takes connections and requests from now on, and answers none.
+    pub(crate) fn fall_silent(&self) {
+        const ALL_BROKERS: i32 = -1;
+        const HOUR: Duration = Duration::from_secs(60 * 60);
+        self.0.broker_round_trip_time(ALL_BROKERS, HOUR).unwrap();
     }
 }

@@ -116,12 +116,19 @@ pub(crate) struct Expected {
 }
 
 /// The identity of a message, computed as the documentation says, not by the code under test (I5).
-fn message_id(projection: &str, topic: &str, record: &LogRecord, emit: &str) -> Uuid {
+/// A topic's first id is 1; one that was made anew has the next.
+pub(crate) fn message_id(
+    projection: &str,
+    topic_id: u32,
+    topic: &str,
+    record: &LogRecord,
+    emit: &str,
+) -> Uuid {
     let namespace = Uuid::from_u128(0x9c5b_94b1_35ad_49bb_b118_8e8f_c24a_bf80);
     let (partition, offset) = (record.partition, record.offset);
     let name = format!(
-        "{projection}\0{}\0{topic}\0{partition}\0{offset}\0{emit}\0{}",
-        1, 0
+        "{projection}\0{topic_id}\0{topic}\0{partition}\0{offset}\0{emit}\0{}",
+        0
     );
     Uuid::new_v5(&namespace, name.as_bytes())
 }
@@ -143,7 +150,7 @@ impl Expected {
             let mut emit = |projection: &str, name: &str, payload: Value| {
                 let stream = format!("{projection}/{topic}/{}", record.partition);
                 expected.messages.entry(stream).or_default().push(Message {
-                    id: message_id(projection, topic, record, name),
+                    id: message_id(projection, 1, topic, record, name),
                     key: account.to_owned(),
                     payload,
                 });

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 pub(crate) use database::{Session, TestDb};
 pub(crate) use kafka::{
-    LogRecord, Sender, commit_offsets, committed_offsets, delete_records_before, end_offsets,
-    read_log, set_topic,
+    LogRecord, MockBroker, Sender, commit_offsets, committed_offsets, create_topic, delete,
+    delete_records_before, end_offsets, make_anew, read_log, set_topic,
 };
-pub(crate) use ledger::{Expected, Message, Stream};
+pub(crate) use ledger::{Expected, Message, Stream, message_id};
 pub(crate) use process::{Launch, Output, Process};
 pub(crate) use proxy::{Proxy, Trouble};
 pub(crate) use watch::Watch;
