@@ -57,8 +57,8 @@ impl Writer {
                     // What comes after a batch that cannot be read is not what comes next.
                     Polled::Unreadable(error) => {
                         running.ended = Some(format!(
-                            "what follows offset {} cannot be read from kafka: {error}. Nothing was skipped",
-                            expected(running).get() - 1
+                            "offset {} and what follows cannot be read from kafka: {error}. Nothing was skipped",
+                            expected(running)
                         ));
                     }
                     Polled::Failed(error) => {
