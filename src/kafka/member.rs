@@ -101,11 +101,12 @@ pub(crate) enum Polled {
 }
 
 impl Queue {
-    /// Takes the next record, without waiting.
-    pub(crate) fn poll(&self) -> Polled {
+    /// Takes the next record, without waiting; without its headers if nobody reads them, since
+    /// librdkafka parses them only when asked.
+    pub(crate) fn poll(&self, with_headers: bool) -> Polled {
         match self.0.poll(Duration::ZERO) {
             None => Polled::Nothing,
-            Some(Ok(message)) => Polled::Record(copy(&message)),
+            Some(Ok(message)) => Polled::Record(copy(&message, with_headers)),
             Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
                 Polled::OutOfRange
             }
@@ -126,8 +127,9 @@ impl Queue {
 }
 
 /// Copies a record out of librdkafka, whose memory must not be held.
-pub(super) fn copy(message: &BorrowedMessage<'_>) -> Record {
-    let headers = message.headers().map(|headers| {
+pub(super) fn copy(message: &BorrowedMessage<'_>, with_headers: bool) -> Record {
+    let headers = with_headers.then(|| message.headers()).flatten();
+    let headers = headers.map(|headers| {
         let header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
             name: h.key.to_owned(),
             value: h.value.map(<[u8]>::to_vec),

@@ -88,7 +88,7 @@ pub(crate) fn read_all(
     let mut records = Vec::new();
     while !open.is_empty() {
         match consumer.poll(POLL) {
-            Some(Ok(message)) => records.push(copy(&message)),
+            Some(Ok(message)) => records.push(copy(&message, true)),
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 open.remove(&partition);
             }

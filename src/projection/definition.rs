@@ -250,6 +250,15 @@ impl Projection {
         &self.name
     }
 
+    /// Whether anything of a record's headers is read.
+    pub(crate) fn reads_headers(&self) -> bool {
+        let header = |source: &Source| matches!(source, Source::Header(_));
+        let own = [&self.entity, &self.sequence, &self.event_id];
+        self.handler.sees_records()
+            || own.into_iter().flatten().any(header)
+            || self.columns.iter().any(|column| header(&column.source))
+    }
+
     /// What the tables' content depends on, as text that says what differs when it differs.
     ///
     /// Stored with the generation and compared at every claim. The text of statements is not part of

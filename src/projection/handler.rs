@@ -40,6 +40,14 @@ pub trait BatchHandler: Send + Sync + 'static {
 
 /// Any kind of handler, as the runtime calls it.
 pub(crate) trait Handler: Send + Sync {
+    /// Whether the handler may look at records themselves, and so at their headers.
+    fn sees_records(&self) -> bool;
+
+    /// Whether its statements are so plain that planning them anew for each batch buys nothing.
+    fn any_plan_will_do(&self) -> bool {
+        false
+    }
+
     fn apply<'a>(
         &'a self,
         ctx: &'a mut Context<'_>,
@@ -51,6 +59,10 @@ pub(crate) trait Handler: Send + Sync {
 pub(crate) struct Erased<H>(pub(crate) H);
 
 impl<H: BatchHandler> Handler for Erased<H> {
+    fn sees_records(&self) -> bool {
+        true
+    }
+
     fn apply<'a>(
         &'a self,
         ctx: &'a mut Context<'_>,

@@ -78,10 +78,10 @@ async fn newest(
     let highest = |group: &Group<'_>| group.sequences.iter().copied().max().unwrap_or(i64::MIN);
     let sequences: Vec<i64> = groups.iter().map(highest).collect();
     let mut moved = store::gate::newest(connection, &entities, &sequences).await?;
-    moved.sort_by(|a, b| a.entity.cmp(&b.entity));
+    moved.sort_by(|a, b| a.entity().cmp(b.entity()));
     let mut answers = moved.iter().peekable();
     for group in groups {
-        let answer = answers.next_if(|answer| answer.entity == group.entity);
+        let answer = answers.next_if(|answer| answer.entity() == group.entity);
         let admissions = match answer {
             Some(answer) => gate::newest(answer.previous, group.sequences),
             None => vec![Admission::Stale; group.refs.len()],
@@ -116,10 +116,10 @@ async fn next(
     let last: Vec<i64> = runs.iter().map(|(.., hi)| *hi).collect();
     let before: Vec<i64> = runs.iter().map(|(_, lo, _)| lo - 1).collect();
     let mut moved = store::gate::next(connection, &entities, &last, &before).await?;
-    moved.sort_by(|a, b| a.entity.cmp(&b.entity));
+    moved.sort_by(|a, b| a.entity().cmp(b.entity()));
     let mut answers = moved.iter().peekable();
     for (group, lo, _) in &runs {
-        match answers.next_if(|answer| answer.entity == group.entity) {
+        match answers.next_if(|answer| answer.entity() == group.entity) {
             Some(answer) => {
                 let previous = answer.previous.unwrap_or(i64::MIN);
                 if let First::At(first) = first

@@ -25,7 +25,8 @@ use crate::store::position::{Advance, Claim, Expected, Stored, Totals};
 use crate::store::{self, Timeouts, outbox, position, transaction};
 use crate::types::{NextOffset, Record, TopicPartition};
 
-/// Below this many events a generic plan is cheaper than planning anew; above, it can be far worse.
+/// Below this many events a generic plan is cheaper than planning anew; above, it can be far worse for
+/// a statement that joins.
 const GENERIC_PLAN_BELOW: usize = 500;
 
 /// Namespace of message ids.
@@ -209,7 +210,8 @@ async fn in_transaction(
     let mut transaction =
         transaction::begin_guarded(connection, &search_path, &name, timeouts).await?;
     let connection = &mut *transaction;
-    let plans = if events.records.len() < GENERIC_PLAN_BELOW {
+    let few = events.records.len() < GENERIC_PLAN_BELOW;
+    let plans = if few || projection.handler.any_plan_will_do() {
         "force_generic_plan"
     } else {
         "force_custom_plan"

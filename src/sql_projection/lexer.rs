@@ -23,6 +23,8 @@ pub(super) struct Lexed {
     pub(super) names_all: bool,
     /// The `events` of an `UPDATE .. FROM events`, not grouped, in characters of the text.
     pub(super) updates_from_events: Option<usize>,
+    /// An INSERT that reads one of our relations and nothing else: any plan for it is as good.
+    pub(super) reads_one_relation: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +103,7 @@ impl Lexed {
         Ok(Self {
             names_all,
             updates_from_events: updates_from_events(&tokens).map(chars),
+            reads_one_relation: reads_one_relation(&tokens),
             words,
             cut,
             end,
@@ -295,6 +298,46 @@ fn takes_rows(tokens: &[Token]) -> bool {
         };
         (0..tokens.len()).any(|index| word(tokens, index) == Some(alias) && used(index))
     })
+}
+
+/// Whether this is an INSERT whose one SELECT reads a relation of ours, and nothing beside it.
+fn reads_one_relation(tokens: &[Token]) -> bool {
+    let count = |name: &str| {
+        (0..tokens.len())
+            .filter(|i| word(tokens, *i) == Some(name))
+            .count()
+    };
+    let more = [
+        "join",
+        "lateral",
+        "exists",
+        "with",
+        "union",
+        "intersect",
+        "except",
+    ];
+    if word(tokens, 0) != Some("insert")
+        || count("select") != 1
+        || count("from") != 1
+        || more.iter().any(|name| count(name) > 0)
+    {
+        return false;
+    }
+    let Some(from) = (0..tokens.len()).find(|i| word(tokens, *i) == Some("from")) else {
+        return false;
+    };
+    let ours = matches!(word(tokens, from + 1), Some("events" | "latest"));
+    // Past an alias, with or without AS: a comma would bring another relation in.
+    let listed = (from + 2..from + 5).any(|i| symbol(tokens, i) == Some(','));
+    let clause = (from + 2..from + 5).find(|i| {
+        matches!(
+            word(tokens, *i),
+            Some("where" | "group" | "having" | "window" | "order" | "limit" | "on" | "returning")
+        )
+    });
+    let listed = listed
+        && clause.is_none_or(|clause| (from + 2..clause).any(|i| symbol(tokens, i) == Some(',')));
+    ours && !listed
 }
 
 /// Where an UPDATE joins its rows with `events` directly.

@@ -70,6 +70,7 @@ pub(crate) struct Statement {
     text: SqlText,
     wrapped: Arc<str>,
     relations: Vec<Relation>,
+    reads_one_relation: bool,
     /// Where the prefix was put, in characters of the user's text, and how long it is: for error positions.
     cut: usize,
     prefix: usize,
@@ -127,8 +128,9 @@ impl Statement {
                 .enumerate()
                 .map(|(i, (name, sql))| (Parameter::Own(i), *name, *sql, *sql));
             for (parameter, column, wire, sql) in declared.chain(own) {
-                // Always one, so that the relation has rows.
-                if lexed.names(column) || lexed.names_all || column == "_ref" {
+                // `_ref` at least, or the relation would have no rows.
+                let first_of_none = column == "_ref" && parameters.is_empty();
+                if lexed.names(column) || lexed.names_all || first_of_none {
                     number += 1;
                     let cast = if wire == sql {
                         String::new()
@@ -160,6 +162,7 @@ impl Statement {
             prefix: prefix.chars().count(),
             wrapped: wrapped.into(),
             relations,
+            reads_one_relation: lexed.reads_one_relation,
             text,
         })
     }
@@ -251,6 +254,16 @@ impl SqlProjection {
 }
 
 impl Handler for SqlProjection {
+    fn sees_records(&self) -> bool {
+        false
+    }
+
+    fn any_plan_will_do(&self) -> bool {
+        let emits = self.emits.iter().map(|emit| &emit.statement);
+        let mut all = self.applies.iter().chain(emits);
+        all.all(|statement| statement.reads_one_relation)
+    }
+
     fn apply<'a>(
         &'a self,
         ctx: &'a mut Context<'_>,

@@ -79,11 +79,11 @@ fn check_position(sql: &str, piece: &str) {
 fn the_arrays_come_first() {
     check(
         "INSERT INTO b SELECT account, amount FROM events",
-        "WITH events AS (SELECT unnest($1::uuid[]) AS account, unnest($2::text[])::numeric AS amount, unnest($3::bigint[]) AS _ref) INSERT INTO b SELECT account, amount FROM events",
+        "WITH events AS (SELECT unnest($1::uuid[]) AS account, unnest($2::text[])::numeric AS amount) INSERT INTO b SELECT account, amount FROM events",
     );
     check(
         "  -- why\n  DELETE FROM b USING latest WHERE b.id = latest.account ; -- bye",
-        "WITH latest AS (SELECT unnest($1::uuid[]) AS account, unnest($2::bigint[]) AS _ref) DELETE FROM b USING latest WHERE b.id = latest.account ",
+        "WITH latest AS (SELECT unnest($1::uuid[]) AS account) DELETE FROM b USING latest WHERE b.id = latest.account ",
     );
 }
 
@@ -91,7 +91,7 @@ fn the_arrays_come_first() {
 fn both_relations_have_arrays_of_their_own() {
     check(
         "SELECT memo FROM events UNION ALL SELECT memo FROM latest",
-        "WITH events AS (SELECT unnest($1::text[])::jsonb AS memo, unnest($2::bigint[]) AS _ref), latest AS (SELECT unnest($3::text[])::jsonb AS memo, unnest($4::bigint[]) AS _ref) SELECT memo FROM events UNION ALL SELECT memo FROM latest",
+        "WITH events AS (SELECT unnest($1::text[])::jsonb AS memo), latest AS (SELECT unnest($2::text[])::jsonb AS memo) SELECT memo FROM events UNION ALL SELECT memo FROM latest",
     );
 }
 
@@ -343,36 +343,36 @@ fn per_event_allows_any_update() {
 #[test]
 fn only_the_columns_that_are_named_are_sent() {
     check_columns("SELECT count(*) FROM events", &["_ref"]);
-    check_columns("SELECT sum(Amount) FROM events", &["amount", "_ref"]);
+    check_columns("SELECT sum(Amount) FROM events", &["amount"]);
     check_columns(
         "SELECT \"amount\", _offset FROM events",
-        &["amount", "_ref", "_offset"],
+        &["amount", "_offset"],
     );
     check_columns("SELECT 'amount', \"Amount\" FROM events", &["_ref"]);
     check_columns(
         "SELECT 2 * amount * 3, (amount) * 2 FROM events",
-        &["amount", "_ref"],
+        &["amount"],
     );
     check_columns(
         "SELECT e.account FROM events AS e JOIN b USING (account)",
-        &["account", "_ref"],
+        &["account"],
     );
-    check_columns("SELECT amount FROM latest", &["amount", "_ref"]);
+    check_columns("SELECT amount FROM latest", &["amount"]);
     check_columns(
         "SELECT amount FROM events JOIN latest USING (_ref)",
         &["amount", "_ref", "amount", "_ref"],
     );
     check_columns(
         "SELECT e.account FROM events e WHERE e.amount > 0",
-        &["account", "amount", "_ref"],
+        &["account", "amount"],
     );
     check_columns(
         "SELECT amount FROM events WHERE amount > 0 UNION SELECT amount FROM events WHERE true",
-        &["amount", "_ref"],
+        &["amount"],
     );
     check_columns(
         "SELECT events.amount FROM events GROUP BY events.amount",
-        &["amount", "_ref"],
+        &["amount"],
     );
     check_columns(
         "SELECT to_jsonb(amount), array_agg(_ref) FROM events",
@@ -380,11 +380,11 @@ fn only_the_columns_that_are_named_are_sent() {
     );
     check_columns(
         "SELECT to_jsonb(x) FROM (SELECT amount FROM events) x",
-        &["amount", "_ref"],
+        &["amount"],
     );
     check_columns(
         "MERGE INTO b USING events AS e ON b.id = e.account WHEN MATCHED THEN DELETE",
-        &["account", "_ref"],
+        &["account"],
     );
 }
 
@@ -526,5 +526,43 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+#[track_caller]
+fn check_one_relation(sql: &str, expected: bool) {
+    let lexed = super::lexer::Lexed::new(sql).unwrap();
+    assert_eq!(lexed.reads_one_relation, expected, "{sql}");
+}
+
+#[test]
+fn only_a_statement_that_reads_nothing_else_is_planned_once() {
+    for tail in [
+        "",
+        " WHERE amount > 0 GROUP BY account, memo",
+        " e GROUP BY account, memo",
+        " AS e ORDER BY account, memo ON CONFLICT DO NOTHING",
+    ] {
+        check_one_relation(
+            &format!("INSERT INTO b SELECT account FROM events{tail}"),
+            true,
+        );
+    }
+    check_one_relation(
+        "INSERT INTO b SELECT account FROM latest ON CONFLICT (id, x) DO NOTHING",
+        true,
+    );
+    for sql in [
+        "INSERT INTO b SELECT 1 FROM events, b",
+        "INSERT INTO b SELECT 1 FROM events e, b",
+        "INSERT INTO b SELECT 1 FROM events AS e, b",
+        "INSERT INTO b SELECT 1 FROM b, events",
+        "INSERT INTO b SELECT 1 FROM events JOIN b USING (account)",
+        "INSERT INTO b SELECT 1 FROM events WHERE account IN (SELECT account FROM b)",
+        "INSERT INTO b WITH x AS (SELECT 1 FROM events) SELECT 1 FROM x",
+        "UPDATE b SET x = 1 FROM latest WHERE b.id = latest.account",
+        "SELECT _ref, account AS payload FROM events",
+    ] {
+        check_one_relation(sql, false);
     }
 }

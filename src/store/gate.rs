@@ -11,9 +11,10 @@ const LOCK: &str = include_str!("sql/gate_lock.sql");
 const MOVE: &str = include_str!("sql/gate_move.sql");
 
 /// An entity whose gate moved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Keeps its row, and borrows the entity from it: there is one for every entity of a batch.
 pub(crate) struct Moved {
-    pub(crate) entity: String,
+    row: PgRow,
     /// The sequence before, none for an entity never seen.
     pub(crate) previous: Option<i64>,
     /// Only gate `next`: the row is new, and `previous` is what the batch claims, not what was stored.
@@ -31,7 +32,7 @@ pub(crate) async fn newest(
         .bind(sequences)
         .fetch_all(connection)
         .await?;
-    rows.iter().map(|row| moved(row, false)).collect()
+    rows.into_iter().map(|row| moved(row, false)).collect()
 }
 
 /// Moves gates over dense runs: `last` of each run, and the sequence `before` its first; entities sorted, each once.
@@ -47,16 +48,27 @@ pub(crate) async fn next(
         .bind(before)
         .fetch_all(connection)
         .await?;
-    rows.iter().map(|row| moved(row, row.try_get(2)?)).collect()
+    let with_inserted = |row: PgRow| {
+        let inserted = row.try_get(2)?;
+        moved(row, inserted)
+    };
+    rows.into_iter().map(with_inserted).collect()
 }
 
-/// By place, not by name: there is a row for every entity of a batch.
-fn moved(row: &PgRow, inserted: bool) -> Result<Moved, Error> {
+fn moved(row: PgRow, inserted: bool) -> Result<Moved, Error> {
+    let _: &str = row.try_get(0)?;
     Ok(Moved {
-        entity: row.try_get(0)?,
         previous: row.try_get(1)?,
         inserted,
+        row,
     })
+}
+
+impl Moved {
+    /// The entity, which was seen to be text when the row came.
+    pub(crate) fn entity(&self) -> &str {
+        self.row.try_get(0).unwrap_or_default()
+    }
 }
 
 /// Locks gates, making rows at `initial` for entities never seen; returns where each stands, in the order asked.

@@ -17,6 +17,7 @@ impl Writer {
     /// Takes what the queues have, until a batch is full.
     pub(super) async fn take_records(&self, work: &mut Work) {
         let (mut records, mut bytes) = held(work);
+        let with_headers = self.projection.reads_headers();
         let count = work.partitions.len();
         let start = work.turn % count.max(1);
         let mut again: Vec<TopicPartition> = Vec::new();
@@ -31,7 +32,7 @@ impl Writer {
                 && records < work.batch_records_max
                 && bytes < BATCH_BYTES_MAX
             {
-                match running.queue.poll() {
+                match running.queue.poll(with_headers) {
                     Polled::Record(record) => {
                         let expected = expected(running);
                         if !expected.admits(record.offset()) {
