@@ -317,7 +317,8 @@ async fn effects(
     }
 }
 
-/// A handler that runs COMMIT meets the guard. One that goes on after an SQL error meets 25P02 in its next statement, or we do in ours.
+/// A handler that runs COMMIT meets the guard. One that goes on after an SQL error meets 25P02 in its
+/// next statement, or we do in ours.
 fn swallowed_or(error: HandlerError) -> Failure {
     if error.sql().is_some_and(transaction::is_refused_commit) {
         return Failure::Refused;

@@ -327,17 +327,16 @@ fn reads_one_relation(tokens: &[Token]) -> bool {
         return false;
     };
     let ours = matches!(word(tokens, from + 1), Some("events" | "latest"));
-    // Past an alias, with or without AS: a comma would bring another relation in.
-    let listed = (from + 2..from + 5).any(|i| symbol(tokens, i) == Some(','));
-    let clause = (from + 2..from + 5).find(|i| {
+    // Past an alias, with or without AS, up to the next clause: a comma would bring another relation in.
+    let alias = from + 2..from + 5;
+    let clause = alias.clone().find(|i| {
         matches!(
             word(tokens, *i),
             Some("where" | "group" | "having" | "window" | "order" | "limit" | "on" | "returning")
         )
     });
-    let listed = listed
-        && clause.is_none_or(|clause| (from + 2..clause).any(|i| symbol(tokens, i) == Some(',')));
-    ours && !listed
+    let list_end = clause.unwrap_or(alias.end);
+    ours && !(alias.start..list_end).any(|i| symbol(tokens, i) == Some(','))
 }
 
 /// Where an UPDATE joins its rows with `events` directly.

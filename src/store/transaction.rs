@@ -147,9 +147,9 @@ pub(crate) async fn is_still_in(
     }
 }
 
-/// Lifts the guard, sets again what a handler may have set, raises what deferred constraints have to say now, where it can still be told from a
-/// failed COMMIT, and returns the id of the transaction we are in: none or another one if the handler
-/// has ended ours.
+/// Lifts the guard, sets again what a handler may have set, raises what deferred constraints have to say
+/// now, where it can still be told from a failed COMMIT, and returns the id of the transaction we are
+/// in: none or another one if the handler has ended ours.
 pub(crate) async fn settle_effects(connection: &mut PgConnection) -> sqlx::Result<Option<String>> {
     let settled = sqlx::raw_sql(
         "CLOSE tidegate_guard; SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text",

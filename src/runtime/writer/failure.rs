@@ -38,16 +38,10 @@ impl Writer {
                 why,
                 ..
             } => self.retry_later(work, moved, &why).await,
-            Failure::Handler { why, .. } => {
-                for (partition, ..) in moved {
-                    self.halt(work, partition, &why, None).await;
-                }
-            }
+            Failure::Handler { why, .. } => self.halt_all(work, moved, &why).await,
             Failure::Store(error) if error.class() == Class::Halt => {
                 let why = format!("tidegate's own statement failed: {error}");
-                for (partition, ..) in moved {
-                    self.halt(work, partition, &why, None).await;
-                }
+                self.halt_all(work, moved, &why).await;
             }
             Failure::Store(error) => self.retry_later(work, moved, &error.to_string()).await,
             Failure::Unknown(error) => {
@@ -57,11 +51,8 @@ impl Writer {
                 self.connection_lost(work, &why);
             }
             Failure::Refused => match refusal {
-                Some(Refusal::TransactionEnded) => {
-                    for (partition, ..) in moved {
-                        let why = Refusal::TransactionEnded.to_string();
-                        self.halt(work, partition, &why, None).await;
-                    }
+                Some(ended @ Refusal::TransactionEnded) => {
+                    self.halt_all(work, moved, &ended.to_string()).await;
                 }
                 refusal => {
                     let why = refusal.map_or_else(|| "refused".to_owned(), |r| r.to_string());
@@ -72,6 +63,18 @@ impl Writer {
                     }
                 }
             },
+        }
+    }
+
+    /// Halts all partitions of a batch: what went wrong is no single record's fault.
+    async fn halt_all(
+        &self,
+        work: &mut Work,
+        moved: &[(TopicPartition, usize, NextOffset)],
+        why: &str,
+    ) {
+        for (partition, ..) in moved {
+            self.halt(work, partition, why, None).await;
         }
     }
 
