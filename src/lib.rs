@@ -56,4 +56,5 @@ mod relay;
 mod runtime;
 mod sql_projection;
 mod store;
+mod telemetry;
 pub mod types;

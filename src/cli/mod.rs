@@ -7,15 +7,18 @@
     reason = "this is the command line"
 )]
 
+mod accept_topic;
 mod check;
 mod demo;
 mod migrate;
 mod output;
 mod reset;
 mod run;
+mod skip;
 mod status;
 mod verify;
 
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,6 +27,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{self, Config};
 use crate::projection::{Projection, Registry};
+use crate::runtime::RepositionError;
 use crate::store::{self, Database};
 
 /// Applies Kafka events to Postgres exactly once.
@@ -58,6 +62,10 @@ enum Command {
     Verify(verify::Arguments),
     /// Empties a projection's tables and fills them again from the log, also while it runs
     Reset(reset::Arguments),
+    /// Leaves out records of one partition, on record: some that retention has removed, or that cannot be applied
+    Skip(skip::Arguments),
+    /// Goes on with a topic that was deleted and made again, or moved to another cluster
+    AcceptTopic(accept_topic::Arguments),
     /// Runs a small ledger with two processes and a kill in the middle, and compares the totals
     Demo(demo::Arguments),
 }
@@ -171,6 +179,8 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Status(arguments) => status::execute(arguments).await,
         Command::Verify(arguments) => verify::execute(arguments).await,
         Command::Reset(arguments) => reset::execute(arguments, registry).await,
+        Command::Skip(arguments) => skip::execute(arguments).await,
+        Command::AcceptTopic(arguments) => accept_topic::execute(arguments).await,
         Command::Demo(arguments) => demo::execute(arguments).await,
     }
 }
@@ -186,6 +196,40 @@ impl ConfigArgument {
 fn environment() -> impl Iterator<Item = (String, String)> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
+}
+
+fn confirmed() -> Result<bool, Failed> {
+    if !std::io::stdin().is_terminal() {
+        let error = anyhow::anyhow!("not on a terminal: say --yes to go on");
+        return Err(Failed::new(64, error));
+    }
+    print!("Go on? [y/N] ");
+    let mut answer = String::new();
+    let read = std::io::stdout()
+        .flush()
+        .and_then(|()| std::io::stdin().read_line(&mut answer));
+    read.map_err(|error| Failed::new(CODE_NEEDS_A_PERSON, error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Who acts, for the record.
+fn who(command: &str) -> String {
+    let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
+    format!("{user} (tidegate {command})")
+}
+
+fn reposition_failed(error: RepositionError) -> Failed {
+    let temporary = match &error {
+        RepositionError::Kafka(_) => true,
+        RepositionError::Store(error) => error.class() == crate::engine::Class::Transient,
+        _ => false,
+    };
+    let code = if temporary {
+        CODE_TRY_AGAIN
+    } else {
+        CODE_NEEDS_A_PERSON
+    };
+    Failed::new(code, error)
 }
 
 fn database(config: &Config) -> Result<Database, Failed> {

@@ -1,11 +1,9 @@
 //! `tidegate reset`.
 
-use std::io::{IsTerminal as _, Write as _};
-
 use super::output::{number, table};
 use super::{
-    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, connect, database,
-    projections,
+    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, connect,
+    database, projections, who,
 };
 use crate::engine::Class;
 use crate::kafka::Cluster;
@@ -60,10 +58,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         return Ok(());
     }
     let cluster = Cluster::new(&config.kafka)?;
-    let who = format!(
-        "{} (tidegate reset)",
-        std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned())
-    );
+    let who = who("reset");
     let reset = runtime::reset(
         &mut connection,
         &cluster,
@@ -93,20 +88,6 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         done.generation, done.operation
     );
     Ok(())
-}
-
-fn confirmed() -> Result<bool, Failed> {
-    if !std::io::stdin().is_terminal() {
-        let error = anyhow::anyhow!("not on a terminal: say --yes to go on");
-        return Err(Failed::new(64, error));
-    }
-    print!("Go on? [y/N] ");
-    let mut answer = String::new();
-    let read = std::io::stdout()
-        .flush()
-        .and_then(|()| std::io::stdin().read_line(&mut answer));
-    read.map_err(|error| Failed::new(CODE_NEEDS_A_PERSON, error))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn failed(error: ResetError) -> Failed {

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::output::{number, table};
 use super::{ConfigArgument, Done, connect, database};
 use crate::config::Config;
-use crate::kafka::{Cluster, Watermarks};
+use crate::kafka::{Cluster, ClusterError, Watermarks};
 use crate::store::position::Status as Position;
 use crate::store::relay::Status as Stream;
 use crate::store::{position, relay};
@@ -23,7 +23,14 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-type Logs = BTreeMap<TopicPartition, Watermarks>;
+type Logs = BTreeMap<TopicPartition, Log>;
+
+/// What a partition's log holds.
+struct Log {
+    committed: Watermarks,
+    /// Records at the end that nobody may read yet: a producer's transaction is open.
+    held_back: i64,
+}
 
 pub(super) async fn execute(arguments: Arguments) -> Done {
     let config = arguments.config.load()?;
@@ -43,8 +50,10 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
 /// What the logs hold, as far as Kafka answers: without it the positions are still worth showing.
 async fn logs(config: &Config, positions: &[Position]) -> Logs {
     let mut logs = Logs::new();
-    let cluster = match Cluster::new(&config.kafka) {
-        Ok(cluster) => cluster,
+    let clusters = Cluster::new(&config.kafka)
+        .and_then(|cluster| Ok((cluster, Cluster::reading_uncommitted(&config.kafka)?)));
+    let (cluster, uncommitted) = match clusters {
+        Ok(clusters) => clusters,
         Err(error) => {
             eprintln!("warning: no lag shown: {error}");
             return logs;
@@ -55,9 +64,17 @@ async fn logs(config: &Config, positions: &[Position]) -> Logs {
         if logs.contains_key(&partition) {
             continue;
         }
-        match cluster.watermarks(&partition).await {
-            Ok(watermarks) => {
-                logs.insert(partition, watermarks);
+        let asked = async {
+            let committed = cluster.watermarks(&partition).await?;
+            let all = uncommitted.watermarks(&partition).await?;
+            Ok::<_, ClusterError>(Log {
+                committed,
+                held_back: all.high - committed.high,
+            })
+        };
+        match asked.await {
+            Ok(log) => {
+                logs.insert(partition, log);
             }
             Err(error) => {
                 eprintln!("warning: no lag shown: {error}");
@@ -69,8 +86,20 @@ async fn logs(config: &Config, positions: &[Position]) -> Logs {
 }
 
 fn lag(row: &Position, logs: &Logs) -> Option<i64> {
-    let log = logs.get(&TopicPartition::new(&*row.topic, row.partition))?;
-    Some((log.high - row.next_offset).max(0))
+    let high = log_of(row, logs)?.committed.high;
+    (row.next_offset <= high).then_some(high - row.next_offset)
+}
+
+fn log_of<'a>(row: &Position, logs: &'a Logs) -> Option<&'a Log> {
+    logs.get(&TopicPartition::new(&*row.topic, row.partition))
+}
+
+fn lag_text(row: &Position, logs: &Logs) -> String {
+    match (lag(row, logs), log_of(row, logs)) {
+        (Some(lag), _) => number(lag),
+        (None, Some(_)) => "beyond the end".to_owned(),
+        (None, None) => "?".to_owned(),
+    }
 }
 
 /// How a partition fares; what a process says of itself counts only while it is there.
@@ -93,6 +122,17 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
             first.projection, first.generation, first.desired_state, first.definition
         );
         print_partitions(rows, logs);
+        for row in rows {
+            match log_of(row, logs).map(|log| log.held_back) {
+                Some(held_back) if held_back > 0 => println!(
+                    "{}[{}] has {} more, held back by a producer's open transaction",
+                    row.topic,
+                    row.partition,
+                    number(held_back)
+                ),
+                _ => {}
+            }
+        }
         for row in rows.iter().filter(|row| !row.cause.is_empty()) {
             println!(
                 "{}[{}] {} since {}: {}",
@@ -140,7 +180,7 @@ fn print_partitions(rows: &[Position], logs: &Logs) {
             format!("{}[{}]", row.topic, row.partition),
             state(row),
             number(row.next_offset),
-            lag(row, logs).map_or_else(|| "?".to_owned(), number),
+            lag_text(row, logs),
         ];
         cells.extend(outcomes.iter().map(|(_, count)| number(count(row))));
         let owner = if row.owner.is_empty() {
@@ -198,7 +238,7 @@ fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_jso
     let partition = |row: &Position| {
         json!({
             "topic": row.topic, "partition": row.partition, "next_offset": row.next_offset,
-            "lag": lag(row, logs), "epoch": row.epoch, "owner": row.owner, "state": state(row),
+            "lag": lag(row, logs), "held_back": log_of(row, logs).map(|log| log.held_back), "epoch": row.epoch, "owner": row.owner, "state": state(row),
             "consumed": row.consumed, "applied": row.applied, "stale": row.stale,
             "duplicate": row.duplicate, "filtered": row.filtered,
             "condition": row.condition, "cause": row.cause, "since": row.since.to_rfc3339(),

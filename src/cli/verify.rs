@@ -6,7 +6,8 @@ use super::output::{number, table};
 use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database};
 use crate::store::outbox::Account;
 use crate::store::position::Status as Position;
-use crate::store::{outbox, position};
+use crate::store::skipped::Skipped;
+use crate::store::{outbox, position, skipped};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -29,8 +30,9 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     let mut connection = connect(&database(&config)?).await?;
     let positions = position::status(&mut connection).await?;
     let streams = outbox::account(&mut connection).await?;
+    let skipped = skipped::read(&mut connection).await?;
     let claims: Vec<Claim> = positions
-        .chunk_by(|a, b| a.projection == b.projection)
+        .iter()
         .map(account)
         .chain(outbox_claims(&streams))
         .collect();
@@ -38,7 +40,8 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     if arguments.json {
         let claim = |c: &Claim| json!({ "claim": c.what, "detail": c.detail, "holds": c.holds });
         let claims: Vec<_> = claims.iter().map(claim).collect();
-        let all = json!({ "holds": broken == 0, "claims": claims });
+        let skipped: Vec<_> = skipped.iter().map(skipped_json).collect();
+        let all = json!({ "holds": broken == 0, "claims": claims, "skipped": skipped });
         println!("{all:#}");
     } else {
         let mut table = table(&["claim", "found", ""], &[]);
@@ -47,6 +50,18 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
             table.add_row([&*claim.what, &*claim.detail, verdict]);
         }
         println!("{table}");
+        for range in &skipped {
+            println!(
+                "skipped: {} {}[{}] offsets {} to {}, by {}, {}",
+                range.projection,
+                range.topic,
+                range.partition,
+                number(range.from_offset),
+                number(range.to_offset - 1),
+                range.who,
+                range.at.format("%Y-%m-%d %H:%M:%S UTC")
+            );
+        }
     }
     match broken {
         0 => Ok(()),
@@ -58,25 +73,35 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
 }
 
 /// consumed = applied + stale + duplicate + filtered, in every partition.
-fn account(rows: &[Position]) -> Claim {
-    let sum = |pick: fn(&Position) -> i64| rows.iter().map(pick).sum::<i64>();
-    let accounted = |p: &Position| p.consumed == p.applied + p.stale + p.duplicate + p.filtered;
+fn account(row: &Position) -> Claim {
+    let parts = [
+        ("applied", row.applied),
+        ("stale", row.stale),
+        ("duplicate", row.duplicate),
+        ("filtered", row.filtered),
+    ];
+    let shown: Vec<String> = parts
+        .iter()
+        .filter(|(name, count)| *name == "applied" || *count > 0)
+        .map(|(name, count)| format!("{} {name}", number(*count)))
+        .collect();
     Claim {
         what: format!(
-            "{}: every record consumed is accounted for",
-            rows[0].projection
+            "{}: every record of {}[{}] is accounted for",
+            row.projection, row.topic, row.partition
         ),
-        detail: format!(
-            "{} = {} applied + {} stale + {} duplicate + {} filtered, in {} partitions",
-            number(sum(|p| p.consumed)),
-            number(sum(|p| p.applied)),
-            number(sum(|p| p.stale)),
-            number(sum(|p| p.duplicate)),
-            number(sum(|p| p.filtered)),
-            rows.len()
-        ),
-        holds: rows.iter().all(accounted),
+        detail: format!("{} = {}", number(row.consumed), shown.join(" + ")),
+        holds: row.consumed == parts.iter().map(|(_, count)| count).sum::<i64>(),
     }
+}
+
+/// A range that was left out on purpose.
+fn skipped_json(range: &Skipped) -> serde_json::Value {
+    json!({
+        "projection": range.projection, "topic": range.topic, "partition": range.partition,
+        "from_offset": range.from_offset, "to_offset": range.to_offset, "who": range.who,
+        "at": range.at.to_rfc3339(),
+    })
 }
 
 /// Numbers are dense, and nothing is marked as sent that was never emitted.

@@ -45,6 +45,8 @@ pub(crate) struct Apply {
     pub(crate) batch_records_max: usize,
     pub(crate) batch_linger: Duration,
     pub(crate) drain_max: Duration,
+    /// Whether a batch's COMMIT waits for the disk.
+    pub(crate) synchronous_commit: bool,
 }
 
 /// Whether and how this process sends the outbox.
@@ -342,18 +344,24 @@ fn read_apply(section: Section<'_>, sources: &mut Sources<'_>) -> Apply {
             Duration::from_secs(10),
             sources,
         ),
+        synchronous_commit: section.flag("synchronous_commit", true, sources),
     };
     section.finish(
-        &["writers", "batch_records_max", "batch_linger", "drain_max"],
+        &[
+            "writers",
+            "batch_records_max",
+            "batch_linger",
+            "drain_max",
+            "synchronous_commit",
+        ],
         sources,
     );
     apply
 }
 
 fn read_relay(section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
-    let enabled = section.choice("enabled", &[("true", true), ("false", false)], sources);
     let relay = Relay {
-        enabled: enabled.unwrap_or(true),
+        enabled: section.flag("enabled", true, sources),
         lease: section.duration(
             "lease",
             Duration::from_millis(100),

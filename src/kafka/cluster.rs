@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
+use uuid::Uuid;
 
 use super::settings::Connection;
+use super::topic_id;
 use crate::types::TopicPartition;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,6 +53,15 @@ impl Cluster {
         })
     }
 
+    /// The same, but a log ends where records end that are not committed yet.
+    pub(crate) fn reading_uncommitted(connection: &Connection) -> Result<Self, Error> {
+        let mut config = connection.questions("tidegate-questions");
+        config.set("isolation.level", "read_uncommitted");
+        Ok(Self {
+            consumer: Arc::new(config.create()?),
+        })
+    }
+
     /// The partitions of a topic, in order.
     pub(crate) async fn partitions(&self, topic: &str) -> Result<Vec<TopicPartition>, Error> {
         let (consumer, name) = (Arc::clone(&self.consumer), topic.to_owned());
@@ -69,6 +80,16 @@ impl Cluster {
             let name: Arc<str> = name.into();
             let partition = |number| TopicPartition::new(Arc::clone(&name), number);
             Ok(numbers.into_iter().map(partition).collect())
+        })
+        .await?
+    }
+
+    /// Kafka's id of a topic: another one once it was deleted and made again. None if the brokers give none.
+    pub(crate) async fn topic_id(&self, topic: &str) -> Result<Option<Uuid>, Error> {
+        let (consumer, topic) = (Arc::clone(&self.consumer), topic.to_owned());
+        tokio::task::spawn_blocking(move || {
+            serve(&consumer);
+            Ok(topic_id::ask(&consumer, &topic, ANSWER_TIMEOUT)?)
         })
         .await?
     }

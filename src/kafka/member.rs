@@ -26,11 +26,14 @@ use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
 use super::settings::{Connection, GroupProtocol};
+use crate::telemetry;
 use crate::types::{Header, NextOffset, Record, RecordBuilder, TopicPartition};
 
 const POLL: Duration = Duration::from_millis(20);
 const MIRROR_EVERY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a writer may take to give up a batch that was not done in time.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait for the broker's answer when a member leaves, with all partitions given up already.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -39,7 +42,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) enum Input {
     /// These partitions are this writer's now.
     Assigned(Vec<TopicPartition>),
-    /// These partitions go to somebody else. The group waits until `done` is dropped, or a bound passes.
+    /// These partitions go to somebody else. The group waits until `done` is dropped, or a bound passes;
+    /// then it asks to abort, and waits a little more.
     Revoked {
         partitions: Vec<TopicPartition>,
         done: mpsc::Sender<()>,
@@ -49,8 +53,17 @@ pub(crate) enum Input {
 /// A writer's side of the member.
 pub(crate) struct Inputs {
     pub(crate) inputs: async_mpsc::UnboundedReceiver<Input>,
-    /// Rings when a queue of this writer has become non-empty, or a fetch was answered.
+    /// Rings when a queue of this writer has become non-empty, or a question was answered.
     pub(crate) wake: Arc<Notify>,
+    /// Rings when a revoke has waited long enough for the open batch.
+    pub(crate) abort: Arc<Notify>,
+}
+
+/// The member's side of a writer.
+struct WriterSide {
+    inputs: async_mpsc::UnboundedSender<Input>,
+    wake: Arc<Notify>,
+    abort: Arc<Notify>,
 }
 
 /// How to join.
@@ -72,6 +85,10 @@ enum Command {
         answer: oneshot::Sender<Fetched>,
     },
     Unfetch(TopicPartition),
+    Passed {
+        partition: TopicPartition,
+        answer: oneshot::Sender<NextOffset>,
+    },
     Stop,
 }
 
@@ -152,7 +169,7 @@ struct Callbacks(Arc<Group>);
 /// What callbacks, poll thread and writers share. Not the consumer: it must be dropped on its thread.
 struct Group {
     name: String,
-    writers: Vec<(async_mpsc::UnboundedSender<Input>, Arc<Notify>)>,
+    writers: Vec<WriterSide>,
     drain_max: Duration,
     state: Mutex<State>,
 }
@@ -193,25 +210,33 @@ impl Group {
         }
         self.state().assigned.extend(partitions.iter().cloned());
         for (writer, share) in self.by_writer(partitions) {
-            let _ = self.writers[writer].0.send(Input::Assigned(share));
+            let _ = self.writers[writer].inputs.send(Input::Assigned(share));
         }
     }
 
     // The partitions are somebody else's when this returns. Returning before the writers have
     // stopped is safe (the fence) but wasteful; not returning costs us the group. Hence the bound.
     fn revoked(&self, consumer: &BaseConsumer<Callbacks>, partitions: &[TopicPartition]) {
-        let (done, all_done) = mpsc::channel();
-        for (writer, share) in self.by_writer(partitions) {
+        let (done, all_done) = mpsc::channel::<()>();
+        let shares = self.by_writer(partitions);
+        for (writer, share) in &shares {
             let revoked = Input::Revoked {
-                partitions: share,
+                partitions: share.clone(),
                 done: done.clone(),
             };
-            let _ = self.writers[writer].0.send(revoked);
+            let _ = self.writers[*writer].inputs.send(revoked);
         }
         drop(done);
-        if all_done.recv_timeout(self.drain_max) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let late = |limit| all_done.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
+        if late(self.drain_max) {
             warn!(group = self.name, partitions = %list(partitions), drain_max = ?self.drain_max,
-                "the open batch was not done in time; the fence decides");
+                "the open batch was not done in time; aborting it");
+            for (writer, _) in &shares {
+                self.writers[*writer].abort.notify_one();
+            }
+            if late(ABORT_TIMEOUT) {
+                warn!(group = self.name, partitions = %list(partitions), "not aborted in time; the fence decides");
+            }
         }
         self.mirror(consumer);
         let mut stop = TopicPartitionList::new();
@@ -247,6 +272,7 @@ impl Group {
             }
         }
         if let Err(error) = consumer.commit(&offsets, CommitMode::Async) {
+            telemetry::not_mirrored(&self.name);
             debug!(group = self.name, %error, "positions not mirrored");
         }
     }
@@ -288,6 +314,7 @@ impl ConsumerContext for Callbacks {
 
     fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
         if let Err(error) = result {
+            telemetry::not_mirrored(&self.0.name);
             debug!(group = self.0.name, %error, "positions not mirrored");
         }
     }
@@ -322,11 +349,16 @@ impl Member {
         let mut writers = Vec::new();
         for _ in 0..settings.writers.max(1) {
             let (sender, receiver) = async_mpsc::unbounded_channel();
-            let wake = Arc::new(Notify::new());
-            writers.push((sender, Arc::clone(&wake)));
+            let (wake, abort) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+            writers.push(WriterSide {
+                inputs: sender,
+                wake: Arc::clone(&wake),
+                abort: Arc::clone(&abort),
+            });
             inputs.push(Inputs {
                 inputs: receiver,
                 wake,
+                abort,
             });
         }
         let config =
@@ -386,6 +418,18 @@ impl Member {
     /// Stops fetching a partition that stays assigned.
     pub(crate) fn unfetch(&self, partition: &TopicPartition) {
         let _ = self.commands.send(Command::Unfetch(partition.clone()));
+    }
+
+    /// Asks how far the records that were taken from a partition's queue reach: everything below the answer
+    /// was handed over, or is no record, such as the end of a transaction. It belongs to the fetch whose
+    /// records are being taken, so it may be believed once one of them has come.
+    pub(crate) fn passed(&self, partition: &TopicPartition) -> oneshot::Receiver<NextOffset> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.commands.send(Command::Passed {
+            partition: partition.clone(),
+            answer,
+        });
+        answered
     }
 
     /// Copies a durable position to the group soon (I7).
@@ -471,7 +515,13 @@ impl PollThread {
                     } => {
                         let fetched = self.fetch(&partition, from);
                         let _ = answer.send(fetched);
-                        group.writers[group.writer(&partition)].1.notify_one();
+                        group.writers[group.writer(&partition)].wake.notify_one();
+                    }
+                    Command::Passed { partition, answer } => {
+                        if let Some(passed) = self.passed(&partition) {
+                            let _ = answer.send(passed);
+                            group.writers[group.writer(&partition)].wake.notify_one();
+                        }
                     }
                     Command::Unfetch(partition) => {
                         if let Err(error) = self.unfetch(&partition) {
@@ -528,6 +578,17 @@ impl PollThread {
         Ok(queue)
     }
 
+    /// librdkafka's own count of what was taken, markers of transactions included. It is undone when a
+    /// fetch ends, which happens after `incremental_unassign` has returned.
+    fn passed(&self, partition: &TopicPartition) -> Option<NextOffset> {
+        let positions = self.consumer.position().ok()?;
+        let found = positions.find_partition(partition.topic(), partition.partition())?;
+        match found.offset() {
+            Offset::Offset(next) => Some(NextOffset::from_raw(next)),
+            _ => None,
+        }
+    }
+
     fn unfetch(&mut self, partition: &TopicPartition) -> KafkaResult<()> {
         if !self.group.state().fetching.remove(partition) {
             return Ok(());
@@ -550,7 +611,7 @@ impl PollThread {
             KafkaError::Subscription(format!("{partition} cannot be read on its own"))
         })?;
         let group = Arc::clone(&self.group);
-        let wake = Arc::clone(&group.writers[group.writer(partition)].1);
+        let wake = Arc::clone(&group.writers[group.writer(partition)].wake);
         queue.set_nonempty_callback(move || wake.notify_one());
         let queue = Arc::new(Queue(queue));
         self.queues.insert(partition.clone(), Arc::clone(&queue));

@@ -9,6 +9,7 @@ mod member;
 mod mock;
 mod producer;
 mod settings;
+mod topic_id;
 mod topics;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};

@@ -39,15 +39,8 @@ pub(crate) struct Part<'a> {
     pub(crate) claim: &'a Claim,
     pub(crate) from: NextOffset,
     pub(crate) records: &'a [Record],
-}
-
-impl Part<'_> {
-    /// The position once the part is applied.
-    pub(crate) fn to(&self) -> NextOffset {
-        self.records
-            .last()
-            .map_or(self.from, |record| NextOffset::after(record.offset()))
-    }
+    /// The position once the part is applied: behind the last record, or behind what is no record.
+    pub(crate) to: NextOffset,
 }
 
 /// The generation a batch is written into, as its claims read it.
@@ -65,6 +58,9 @@ pub(crate) struct Applier<'a> {
     pub(crate) generation: &'a Generation,
     pub(crate) timeouts: Timeouts,
     pub(crate) owner: &'a str,
+    /// Whether COMMIT waits for the disk. If not, a crash of Postgres may take back whole batches: effects,
+    /// position and messages together, and Kafka still has the records.
+    pub(crate) synchronous_commit: bool,
 }
 
 /// A committed batch.
@@ -233,7 +229,7 @@ async fn in_transaction(
             );
         }
     };
-    let still_in = transaction::settle_effects(connection)
+    let still_in = transaction::settle_effects(connection, applier.synchronous_commit)
         .await
         .map_err(|error| swallowed_or(HandlerError::from(error)))?;
     if still_in.as_deref() != Some(&*xact_id) {
@@ -375,7 +371,7 @@ fn messages(
             stream: stream(&projection.name, partition),
             id: message_id(
                 &projection.name,
-                &claim.topic_id,
+                claim.incarnation,
                 partition,
                 record.offset(),
                 &name,
@@ -409,14 +405,14 @@ pub(crate) fn stream(projection: &str, partition: &TopicPartition) -> String {
 /// A message's identity: the same over all retries, redeliveries and rebuilds (I5).
 fn message_id(
     projection: &str,
-    topic_id: &str,
+    incarnation: i32,
     partition: &TopicPartition,
     offset: i64,
     emit: &str,
     index: i32,
 ) -> Uuid {
     let name = format!(
-        "{projection}\0{topic_id}\0{}\0{}\0{offset}\0{emit}\0{index}",
+        "{projection}\0{incarnation}\0{}\0{}\0{offset}\0{emit}\0{index}",
         partition.topic(),
         partition.partition(),
     );
@@ -439,9 +435,10 @@ fn moves<'a>(parts: &[Part<'a>], events: &Events<'_>, outcomes: &[Outcome]) -> V
             partition: part.partition,
             claim: part.claim,
             from: part.from,
-            to: part.to(),
+            to: part.to,
             consumed: i64::try_from(part.records.len()).unwrap_or(i64::MAX),
             totals,
+            anchor: part.records.last().map(Record::anchor),
         }
     });
     moves.collect()
@@ -462,6 +459,20 @@ pub(crate) enum Refusal {
     Moved { next: NextOffset },
     /// The rows are as they should be: the handler has ended the transaction, or its schema is gone.
     TransactionEnded,
+}
+
+impl Refusal {
+    /// The outcome's name, as it is counted.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Reset { .. } => "reset",
+            Self::Lost { .. } => "lost",
+            Self::Taken => "taken",
+            Self::AlreadyCommitted => "already_committed",
+            Self::Moved { .. } => "moved",
+            Self::TransactionEnded => "transaction_ended",
+        }
+    }
 }
 
 impl fmt::Display for Refusal {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use super::apply::Generation;
 use crate::projection::Projection;
@@ -20,6 +21,8 @@ pub(crate) enum Waits {
         mine: String,
     },
     NoProjection,
+    /// Kafka has not said yet which topic this is.
+    TopicUnknown,
     /// Nobody has seen this partition before.
     NewPartition {
         generation: i32,
@@ -35,6 +38,7 @@ impl fmt::Display for Waits {
                 "the tables were built by another definition ({stored}); this process has ({mine}); `tidegate reset` builds them anew"
             ),
             Self::NoProjection => f.write_str("the projection is not in the database"),
+            Self::TopicUnknown => f.write_str("kafka has not said yet which topic this is"),
             Self::NewPartition { .. } => f.write_str("the partition is new"),
         }
     }
@@ -46,12 +50,13 @@ pub(super) async fn claim(
     connection: &mut PgConnection,
     projection: &Projection,
     partition: &TopicPartition,
+    topic_id: Option<Uuid>,
     owner: &str,
     timeouts: &Timeouts,
 ) -> Result<Result<(Generation, Claimed), Waits>, store::Error> {
     let name = format!("tidegate {owner} claim {}", projection.name);
     transaction::begin(connection, transaction::OWN_SEARCH_PATH, &name, timeouts).await?;
-    let claimed = claim_row(connection, projection, partition, owner).await;
+    let claimed = claim_row(connection, projection, partition, topic_id, owner).await;
     match &claimed {
         Ok(Ok(_)) => transaction::commit(connection).await?,
         Ok(Err(_)) => transaction::rollback(connection).await?,
@@ -65,6 +70,7 @@ async fn claim_row(
     connection: &mut PgConnection,
     projection: &Projection,
     partition: &TopicPartition,
+    topic_id: Option<Uuid>,
     owner: &str,
 ) -> Result<Result<(Generation, Claimed), Waits>, store::Error> {
     let Some(live) = store::projection::share(connection, &projection.name).await? else {
@@ -81,7 +87,7 @@ async fn claim_row(
         }));
     }
     let (name, generation) = (&projection.name, live.generation);
-    let claimed = position::claim(connection, name, generation, partition, owner).await?;
+    let claimed = position::claim(connection, name, generation, partition, owner, topic_id).await?;
     Ok(match claimed {
         None => Err(Waits::NewPartition { generation }),
         Some(claimed) => Ok((

@@ -4,10 +4,14 @@ mod admission;
 mod apply;
 mod claim;
 pub(crate) mod failpoint;
+mod reposition;
 mod reset;
 mod service;
 mod start;
+mod stragglers;
+mod topic_watch;
 mod writer;
 
+pub(crate) use reposition::{Operator, RepositionError, accept_topic, skip};
 pub(crate) use reset::{ResetError, reset};
 pub(crate) use service::run;

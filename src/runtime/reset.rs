@@ -11,6 +11,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::start::setup_hash;
+use super::topic_watch::TopicIds;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
 use crate::projection::Projection;
 use crate::store::operation::Operation;
@@ -67,11 +68,12 @@ pub(crate) async fn reset(
     }
     // Asked before the transaction: no question to Kafka under a lock.
     let logs = cluster.logs(&projection.topics).await?;
+    let topic_ids = topic_ids(cluster, &projection.topics).await?;
     let name = &projection.name;
     let search_path = transaction::search_path(name, &projection.search_path);
     let application = format!("tidegate reset {name}");
     transaction::begin(connection, &search_path, &application, timeouts).await?;
-    let done = in_transaction(connection, projection, &logs, who).await;
+    let done = in_transaction(connection, projection, &logs, &topic_ids, who).await;
     match &done {
         Ok(_) => transaction::commit(connection).await?,
         Err(_) => transaction::rollback(connection).await?,
@@ -85,6 +87,7 @@ async fn in_transaction(
     connection: &mut PgConnection,
     projection: &Projection,
     logs: &[(TopicPartition, Watermarks)],
+    topic_ids: &TopicIds,
     who: &str,
 ) -> Result<Reset, ResetError> {
     let name = &projection.name;
@@ -113,10 +116,10 @@ async fn in_transaction(
     )
     .await?;
     store::projection::set_live(connection, name, new).await?;
-    let anew = made_anew(logs, &stood);
+    let anew = made_anew(logs, topic_ids, &stood);
     let begin: Vec<Stood> = logs
         .iter()
-        .map(|(partition, log)| begin(partition, *log, &stood, &anew))
+        .map(|(partition, log)| begin(partition, *log, topic_ids, &stood, &anew))
         .collect();
     position::begin(connection, name, new, &begin).await?;
 
@@ -160,14 +163,34 @@ fn find<'a>(rows: &'a [Stood], partition: &TopicPartition) -> Option<&'a Stood> 
         .find(|p| p.topic == partition.topic() && p.partition == partition.partition())
 }
 
-/// Topics with a partition whose log ends before the position: deleted and made again. They get the next
-/// topic id, and with it new message ids and a right to emit of their own (I5).
-fn made_anew(logs: &[(TopicPartition, Watermarks)], stood: &[Stood]) -> BTreeSet<String> {
-    let shorter = logs.iter().filter(|(partition, log)| {
-        find(stood, partition).is_some_and(|before| before.next_offset > log.high)
+/// The present ids of topics.
+pub(super) async fn topic_ids(
+    cluster: &Cluster,
+    topics: &[String],
+) -> Result<TopicIds, ClusterError> {
+    let mut ids = TopicIds::new();
+    for topic in topics {
+        ids.insert(topic.clone(), cluster.topic_id(topic).await?);
+    }
+    Ok(ids)
+}
+
+/// Topics that have another id than before, or a partition whose log ends before the position: deleted and
+/// made again. They are the next incarnation, with new message ids and a right to emit of their own (I5).
+fn made_anew(
+    logs: &[(TopicPartition, Watermarks)],
+    topic_ids: &TopicIds,
+    stood: &[Stood],
+) -> BTreeSet<String> {
+    let anew = logs.iter().filter(|(partition, log)| {
+        find(stood, partition).is_some_and(|before| {
+            let present = topic_ids.get(partition.topic()).copied().flatten();
+            let differs =
+                before.topic_id.is_some() && present.is_some() && before.topic_id != present;
+            differs || before.next_offset > log.high
+        })
     });
-    shorter
-        .map(|(partition, _)| partition.topic().to_owned())
+    anew.map(|(partition, _)| partition.topic().to_owned())
         .collect()
 }
 
@@ -175,21 +198,20 @@ fn made_anew(logs: &[(TopicPartition, Watermarks)], stood: &[Stood]) -> BTreeSet
 fn begin(
     partition: &TopicPartition,
     log: Watermarks,
+    topic_ids: &TopicIds,
     stood: &[Stood],
     anew: &BTreeSet<String>,
 ) -> Stood {
     let before = find(stood, partition);
-    // All partitions of a topic have one topic id; a partition that is new takes that of the others.
+    // All partitions of a topic are of one incarnation; a partition that is new takes that of the others.
     let of_topic = stood.iter().filter(|p| p.topic == partition.topic());
-    let topic_id = of_topic
-        .filter_map(|p| p.topic_id.parse::<u64>().ok())
-        .max();
-    let topic_id = topic_id.unwrap_or(1) + u64::from(anew.contains(partition.topic()));
+    let incarnation = of_topic.map(|p| p.incarnation).max().unwrap_or(1);
     Stood {
         topic: partition.topic().to_owned(),
         partition: partition.partition(),
         next_offset: log.low,
-        topic_id: topic_id.to_string(),
+        incarnation: incarnation + i32::from(anew.contains(partition.topic())),
+        topic_id: topic_ids.get(partition.topic()).copied().flatten(),
         epoch: before.map_or(0, |p| p.epoch),
     }
 }

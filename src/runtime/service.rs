@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::error::KafkaError;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::start;
+use super::topic_watch::{self, TopicIds};
 use super::writer::{Limits, Writer};
 use crate::codec::Decoder;
 use crate::config::Config;
@@ -220,6 +221,9 @@ impl Service {
     ) -> JoinSet<()> {
         let decoder = Arc::new(Decoder::new(projection));
         let mut writers = JoinSet::new();
+        let (ids, topic_ids) = watch::channel(TopicIds::new());
+        let topics = projection.topics.clone();
+        tokio::spawn(topic_watch::watch(self.cluster.clone(), topics, ids));
         for inputs in inputs {
             let writer = Writer {
                 projection: Arc::clone(projection),
@@ -227,9 +231,11 @@ impl Service {
                 database: self.database.clone(),
                 cluster: self.cluster.clone(),
                 member: member.clone(),
+                topic_ids: topic_ids.clone(),
                 limits: Limits {
                     batch_records_max: self.config.apply.batch_records_max,
                     batch_linger: self.config.apply.batch_linger,
+                    synchronous_commit: self.config.apply.synchronous_commit,
                 },
                 owner: self.owner.clone(),
                 outbox: Arc::clone(&self.outbox),

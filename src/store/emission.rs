@@ -16,7 +16,7 @@ pub(crate) async fn raise(
     sqlx::query(RAISE)
         .bind(projection)
         .bind(stood.iter().map(|p| &*p.topic).collect::<Vec<_>>())
-        .bind(stood.iter().map(|p| &*p.topic_id).collect::<Vec<_>>())
+        .bind(stood.iter().map(|p| p.incarnation).collect::<Vec<_>>())
         .bind(stood.iter().map(|p| p.partition).collect::<Vec<_>>())
         .bind(stood.iter().map(|p| p.next_offset).collect::<Vec<_>>())
         .execute(connection)

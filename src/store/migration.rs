@@ -5,8 +5,14 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 1] =
-    [(1, "core", include_str!("../../migrations/0001_core.sql"))];
+const MIGRATIONS: [(i64, &str, &str); 2] = [
+    (1, "core", include_str!("../../migrations/0001_core.sql")),
+    (
+        2,
+        "identity",
+        include_str!("../../migrations/0002_identity.sql"),
+    ),
+];
 
 /// What `run` needs to know before it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! projection's handler. The schema's name is fixed for that reason. Nothing here decides: a
 //! statement says what it expects, and its wrapper turns the answer into a typed value.
 
+pub(crate) mod blocking;
 mod emission;
 mod error;
 pub(crate) mod gate;
@@ -15,6 +16,7 @@ pub(crate) mod position;
 pub(crate) mod projection;
 pub(crate) mod relay;
 pub(crate) mod schema;
+pub(crate) mod skipped;
 pub(crate) mod transaction;
 
 use std::str::FromStr;

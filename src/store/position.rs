@@ -4,16 +4,19 @@ use sqlx::postgres::types::Oid;
 use sqlx::{FromRow, PgConnection, Row};
 use uuid::Uuid;
 
-use super::Error;
-use crate::types::{NextOffset, TopicPartition};
+use super::{Error, Timeouts, transaction};
+use crate::types::{Anchor, NextOffset, TopicPartition};
 
 const INSERT: &str = include_str!("sql/position_insert.sql");
 const CLAIM: &str = include_str!("sql/position_claim.sql");
 const ADVANCE: &str = include_str!("sql/position_advance.sql");
 const READ: &str = include_str!("sql/position_read.sql");
 const CONDITION: &str = include_str!("sql/position_condition.sql");
+const CONFIRM: &str = include_str!("sql/position_confirm.sql");
 const RELEASE: &str = include_str!("sql/position_release.sql");
 const STATUS: &str = include_str!("sql/position_status.sql");
+const LOCK: &str = include_str!("sql/position_lock.sql");
+const MOVE: &str = include_str!("sql/position_move.sql");
 const RESET: &str = include_str!("sql/position_reset.sql");
 const BEGIN: &str = include_str!("sql/position_begin.sql");
 
@@ -23,7 +26,10 @@ pub(crate) struct Claim {
     pub(crate) generation: i32,
     pub(crate) epoch: i64,
     pub(crate) token: Uuid,
-    pub(crate) topic_id: String,
+    /// Which topic of that name: part of every message id.
+    pub(crate) incarnation: i32,
+    /// What Kafka calls it, once that is known.
+    pub(crate) topic_id: Option<Uuid>,
     /// Below this offset records have spent their right to emit (I5).
     pub(crate) emitted_through: i64,
 }
@@ -35,6 +41,8 @@ pub(crate) struct Claimed {
     pub(crate) next: NextOffset,
     /// The last batch that moved the position.
     pub(crate) batch_id: Option<Uuid>,
+    /// The last applied record.
+    pub(crate) anchor: Option<Anchor>,
 }
 
 /// Takes ownership (I3). None when there is no row: a partition nobody has seen.
@@ -44,6 +52,7 @@ pub(crate) async fn claim(
     generation: i32,
     partition: &TopicPartition,
     owner: &str,
+    topic_id: Option<Uuid>,
 ) -> Result<Option<Claimed>, Error> {
     let row = sqlx::query(CLAIM)
         .bind(projection)
@@ -51,19 +60,26 @@ pub(crate) async fn claim(
         .bind(partition.topic())
         .bind(partition.partition())
         .bind(owner)
+        .bind(topic_id)
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(None) };
+    let anchor: Option<i64> = row.try_get("anchor_offset")?;
+    let digest: Option<Uuid> = row.try_get("anchor_digest")?;
     Ok(Some(Claimed {
         claim: Claim {
             generation,
             epoch: row.try_get("epoch")?,
             token: row.try_get("claim_token")?,
+            incarnation: row.try_get("incarnation")?,
             topic_id: row.try_get("topic_id")?,
             emitted_through: row.try_get("emitted_through")?,
         },
         next: NextOffset::from_raw(row.try_get("next_offset")?),
         batch_id: row.try_get("batch_id")?,
+        anchor: anchor
+            .zip(digest)
+            .map(|(offset, digest)| Anchor { offset, digest }),
     }))
 }
 
@@ -100,6 +116,8 @@ pub(crate) struct Advance<'a> {
     /// Records handed over by the client, counted apart from what became of them (I6).
     pub(crate) consumed: i64,
     pub(crate) totals: Totals,
+    /// The last record of them, if there is one.
+    pub(crate) anchor: Option<Anchor>,
 }
 
 /// Records of a batch by what became of them (I6).
@@ -130,6 +148,7 @@ pub(crate) async fn advance(
 ) -> sqlx::Result<u64> {
     let totals =
         |pick: fn(&Totals) -> i64| moves.iter().map(|m| pick(&m.totals)).collect::<Vec<_>>();
+    let anchors: Vec<Option<Anchor>> = moves.iter().map(|m| m.anchor).collect();
     let done = sqlx::query(ADVANCE)
         .bind(expected.projection)
         .bind(expected.generation)
@@ -158,6 +177,18 @@ pub(crate) async fn advance(
         .bind(expected.xact_id)
         .bind(expected.schema_name)
         .bind(expected.schema_oid)
+        .bind(
+            anchors
+                .iter()
+                .map(|a| a.map(|a| a.offset))
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            anchors
+                .iter()
+                .map(|a| a.map(|a| a.digest))
+                .collect::<Vec<_>>(),
+        )
         .execute(connection)
         .await?;
     Ok(done.rows_affected())
@@ -260,6 +291,46 @@ pub(crate) async fn release(
     Ok(())
 }
 
+/// Makes positions durable that were committed without waiting for the disk, and returns them.
+pub(crate) async fn confirm(
+    connection: &mut PgConnection,
+    projection: &str,
+    claims: &[(&TopicPartition, &Claim)],
+    application_name: &str,
+    timeouts: &Timeouts,
+) -> Result<Vec<(TopicPartition, NextOffset)>, Error> {
+    let Some((_, first)) = claims.first() else {
+        return Ok(Vec::new());
+    };
+    transaction::begin(
+        connection,
+        transaction::OWN_SEARCH_PATH,
+        application_name,
+        timeouts,
+    )
+    .await?;
+    let rows: Vec<(String, i32, i64)> = sqlx::query_as(CONFIRM)
+        .bind(projection)
+        .bind(first.generation)
+        .bind(claims.iter().map(|(p, _)| p.topic()).collect::<Vec<_>>())
+        .bind(
+            claims
+                .iter()
+                .map(|(p, _)| p.partition())
+                .collect::<Vec<_>>(),
+        )
+        .bind(claims.iter().map(|(_, c)| c.epoch).collect::<Vec<_>>())
+        .bind(claims.iter().map(|(_, c)| c.token).collect::<Vec<_>>())
+        .fetch_all(&mut *connection)
+        .await?;
+    transaction::commit(connection).await?;
+    let row = |(topic, partition, next): (String, i32, i64)| {
+        let partition = TopicPartition::new(topic, partition);
+        (partition, NextOffset::from_raw(next))
+    };
+    Ok(rows.into_iter().map(row).collect())
+}
+
 /// A partition as `status` and `verify` show it.
 #[derive(Clone, Debug, FromRow)]
 pub(crate) struct Status {
@@ -296,8 +367,44 @@ pub(crate) struct Stood {
     pub(crate) topic: String,
     pub(crate) partition: i32,
     pub(crate) next_offset: i64,
-    pub(crate) topic_id: String,
+    pub(crate) incarnation: i32,
+    pub(crate) topic_id: Option<Uuid>,
     pub(crate) epoch: i64,
+}
+
+/// Locks the positions of one topic.
+pub(crate) async fn lock(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    topic: &str,
+) -> Result<Vec<Stood>, Error> {
+    Ok(sqlx::query_as(LOCK)
+        .bind(projection)
+        .bind(generation)
+        .bind(topic)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// Moves a locked position by hand, and fences its owner.
+pub(crate) async fn move_by_hand(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    to: &Stood,
+) -> Result<(), Error> {
+    sqlx::query(MOVE)
+        .bind(projection)
+        .bind(generation)
+        .bind(&to.topic)
+        .bind(to.partition)
+        .bind(to.next_offset)
+        .bind(to.incarnation)
+        .bind(to.topic_id)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Locks a generation's positions and raises their epochs.
@@ -326,7 +433,8 @@ pub(crate) async fn begin(
         .bind(starts.iter().map(|p| &*p.topic).collect::<Vec<_>>())
         .bind(starts.iter().map(|p| p.partition).collect::<Vec<_>>())
         .bind(starts.iter().map(|p| p.next_offset).collect::<Vec<_>>())
-        .bind(starts.iter().map(|p| &*p.topic_id).collect::<Vec<_>>())
+        .bind(starts.iter().map(|p| p.incarnation).collect::<Vec<_>>())
+        .bind(starts.iter().map(|p| p.topic_id).collect::<Vec<_>>())
         .bind(starts.iter().map(|p| p.epoch).collect::<Vec<_>>())
         .execute(connection)
         .await?;

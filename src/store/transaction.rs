@@ -150,12 +150,16 @@ pub(crate) async fn is_still_in(
 /// Lifts the guard, sets again what a handler may have set, raises what deferred constraints have to say
 /// now, where it can still be told from a failed COMMIT, and returns the id of the transaction we are
 /// in: none or another one if the handler has ended ours.
-pub(crate) async fn settle_effects(connection: &mut PgConnection) -> sqlx::Result<Option<String>> {
-    let settled = sqlx::raw_sql(
-        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text",
-    )
-    .fetch_one(connection)
-    .await;
+pub(crate) async fn settle_effects(
+    connection: &mut PgConnection,
+    synchronous_commit: bool,
+) -> sqlx::Result<Option<String>> {
+    let settle = if synchronous_commit {
+        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
+    } else {
+        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = off; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
+    };
+    let settled = sqlx::raw_sql(settle).fetch_one(connection).await;
     match settled {
         Ok(row) => row.try_get(0),
         Err(error) if is_guard_gone(&error) => Ok(None),

@@ -7,6 +7,7 @@ mod record;
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use record::Anchor;
 pub use record::{Header, Record, RecordBuilder};
 
 /// One partition of one topic. Ordered by topic, then partition: the lock order of position rows.

@@ -1,6 +1,10 @@
 //! A Kafka record, copied out of the client once.
 
 use chrono::{DateTime, Datelike as _, Utc};
+use uuid::Uuid;
+
+/// Namespace of digests.
+const DIGESTS: Uuid = Uuid::from_u128(0x2b1e_6f0c_58a7_4d0e_9d1b_0a64_51c7_3f92);
 
 /// A record's key, value and headers as the bytes Kafka delivered, and where it stood.
 ///
@@ -101,6 +105,20 @@ impl Record {
             .and_then(|header| header.value.as_deref())
     }
 
+    /// The record as the last one applied: by it the log is known again.
+    pub(crate) fn anchor(&self) -> Anchor {
+        let mut bytes = Vec::with_capacity(self.bytes.len() + 32);
+        let key_len = self.key_len.map_or(u64::MAX, |len| len as u64);
+        bytes.extend_from_slice(&self.timestamp_ms.unwrap_or(i64::MIN).to_be_bytes());
+        bytes.extend_from_slice(&key_len.to_be_bytes());
+        bytes.push(u8::from(self.has_value));
+        bytes.extend_from_slice(&self.bytes);
+        Anchor {
+            offset: self.offset,
+            digest: Uuid::new_v5(&DIGESTS, &bytes),
+        }
+    }
+
     /// Bytes held, for bounding a batch.
     pub(crate) fn size(&self) -> usize {
         let headers = self.headers.iter();
@@ -111,9 +129,46 @@ impl Record {
     }
 }
 
+/// Where a record stands and what it is: offset, and a digest of time, key and value. A log with another
+/// record at that offset is another log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Anchor {
+    pub(crate) offset: i64,
+    pub(crate) digest: Uuid,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_that_differ_anywhere_have_different_anchors() {
+        let record = |timestamp_ms, key: Option<&'static [u8]>, value: Option<&'static [u8]>| {
+            let builder = RecordBuilder {
+                offset: 7,
+                timestamp_ms,
+                key,
+                value,
+                headers: Vec::new(),
+            };
+            builder.build().anchor()
+        };
+        let all = [
+            record(Some(1), Some(b"ab"), Some(b"c")),
+            record(Some(2), Some(b"ab"), Some(b"c")),
+            record(None, Some(b"ab"), Some(b"c")),
+            record(Some(1), Some(b"a"), Some(b"bc")),
+            record(Some(1), None, Some(b"abc")),
+            record(Some(1), Some(b"abc"), Some(b"")),
+            record(Some(1), Some(b"abc"), None),
+        ];
+        for (i, one) in all.iter().enumerate() {
+            for other in &all[i + 1..] {
+                assert_ne!(one, other);
+            }
+        }
+        assert_eq!(all[0], record(Some(1), Some(b"ab"), Some(b"c")));
+    }
 
     #[test]
     fn a_tombstone_differs_from_an_empty_value() {

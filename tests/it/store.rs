@@ -196,6 +196,8 @@ fn a_position_moves_only_from_where_it_stands_and_under_the_newest_claim() {
     let advance = |from: i64, to: i64, epoch: i64, token: &str, xact: &str, schema: &str| {
         let mut sql = statement("position_advance.sql");
         let values = [
+            ("$19", "'{NULL,NULL}'".to_owned()),
+            ("$18", "'{NULL,NULL}'".to_owned()),
             (
                 "$17",
                 format!("(SELECT oid FROM pg_namespace WHERE nspname = '{schema}')"),
@@ -289,6 +291,7 @@ fn every_claim_has_a_newer_epoch_and_another_token() {
         ("$3", "'t'"),
         ("$4", "0"),
         ("$5", "'me'"),
+        ("$6", "NULL"),
     ] {
         claim = claim.replace(parameter, value);
     }

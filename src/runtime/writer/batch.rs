@@ -5,13 +5,22 @@ use std::time::{Duration, Instant};
 use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
-use super::{BATCH_BYTES_MAX, LOOK_EVERY, Running, State, Work, Writer, jitter};
+use super::claiming::what_next;
+use super::{BATCH_BYTES_MAX, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
 use crate::engine::isolation;
 use crate::kafka::Polled;
 use crate::runtime::apply::{self, Applied, Applier, Failure, Part};
+use crate::runtime::stragglers::ending_stragglers;
 use crate::store;
-use crate::store::position::Condition;
-use crate::types::{NextOffset, TopicPartition};
+use crate::store::position::{Claimed, Condition};
+use crate::types::{Anchor, NextOffset, Record, TopicPartition};
+
+/// A partition's share of the next batch: its first records, and the position behind them.
+pub(super) struct Chosen {
+    pub(super) partition: TopicPartition,
+    pub(super) count: usize,
+    pub(super) to: NextOffset,
+}
 
 impl Writer {
     /// Takes what the queues have, until a batch is full.
@@ -21,6 +30,7 @@ impl Writer {
         let count = work.partitions.len();
         let start = work.turn % count.max(1);
         let mut again: Vec<TopicPartition> = Vec::new();
+        let mut without_anchor: Vec<TopicPartition> = Vec::new();
         let mut ended: Vec<(TopicPartition, String)> = Vec::new();
         for position in (start..count).chain(0..start) {
             let Some((partition, State::Running(running))) =
@@ -34,6 +44,16 @@ impl Writer {
             {
                 match running.queue.poll(with_headers) {
                     Polled::Record(record) => {
+                        if matches!(running.passed, Passed::Unknown) {
+                            running.passed = Passed::Askable;
+                        }
+                        if let Some(anchor) = running.anchor.take()
+                            && !running.next.admits(record.offset())
+                        {
+                            running.ended =
+                                another_log(&self.projection.name, partition, anchor, &record);
+                            continue;
+                        }
                         let expected = expected(running);
                         if !expected.admits(record.offset()) {
                             // Below the position: never to a handler (I4). And not what was asked for.
@@ -47,6 +67,11 @@ impl Writer {
                         running.held.push(record);
                     }
                     Polled::Nothing => break,
+                    // The last applied record is gone, which says nothing about the position.
+                    Polled::OutOfRange if running.anchor.is_some() => {
+                        without_anchor.push(partition.clone());
+                        break;
+                    }
                     Polled::OutOfRange => {
                         let next = expected(running);
                         running.ended = self.out_of_range(partition, next).await;
@@ -80,12 +105,30 @@ impl Writer {
             0 => None,
             _ => work.held_since.or_else(|| Some(Instant::now())),
         };
+        for partition in without_anchor {
+            self.fetch_without_anchor(work, &partition);
+        }
         for partition in again {
             let state = State::claim_at(Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY));
             work.partitions.insert(partition, state);
         }
         for (partition, why) in ended {
             self.halt(work, &partition, &why, None).await;
+        }
+    }
+
+    /// Fetches from the position itself.
+    fn fetch_without_anchor(&self, work: &mut Work, partition: &TopicPartition) {
+        if let Some(State::Running(running)) = work.partitions.get(partition) {
+            let claimed = Claimed {
+                claim: running.claim.clone(),
+                next: running.next,
+                batch_id: None,
+                anchor: None,
+            };
+            let answer = self.member.fetch(partition, claimed.next);
+            let state = State::Fetching { claimed, answer };
+            work.partitions.insert(partition.clone(), state);
         }
     }
 
@@ -106,19 +149,18 @@ impl Writer {
         };
         let (low, high) = (log.low, log.high);
         let reset = format!(
-            "`tidegate reset {projection} --to earliest` begins anew with what the log holds"
+            "`tidegate reset {projection} --to earliest` empties the tables and begins anew with what the log holds"
         );
         Some(if next.get() > high {
             format!(
-                "the next offset, {next}, lies beyond the log's end, {high}: the topic was made anew, or records were lost. {reset}"
-            )
-        } else if low == high {
-            format!(
-                "the next offset, {next}, is below the log's beginning, {low}, and the log is empty: retention has removed what was between. If that was records, they were never applied; the end of a transaction takes an offset too. {reset}, which is nothing"
+                "the next offset, {next}, lies beyond the log's end, {high}: the topic was made anew, or records were lost. {}",
+                what_next(projection, partition.topic())
             )
         } else {
             format!(
-                "the next offset, {next}, is below the log's beginning, {low}: retention has removed what was between. If that was records, they were never applied. Nothing was skipped; {reset}"
+                "the next offset, {next}, is below the log's beginning, {low}: retention has removed what was between. If that was records, they were never applied. Nothing was skipped. `tidegate skip {projection} {}/{} --to {low}` goes on without them, on record; {reset}",
+                partition.topic(),
+                partition.partition()
             )
         })
     }
@@ -143,7 +185,7 @@ impl Writer {
 
     /// Chooses the partitions of the next batch, in lock order, and how many records of each: one
     /// partition alone if it is under suspicion, otherwise all that are not, up to a full batch.
-    pub(super) fn choose(work: &mut Work) -> Vec<(TopicPartition, usize)> {
+    pub(super) fn choose(work: &mut Work) -> Vec<Chosen> {
         let ready: Vec<(&TopicPartition, &Running)> = work
             .partitions
             .iter()
@@ -158,43 +200,43 @@ impl Writer {
         let (first, head) = ready[work.turn % ready.len()];
         let mut room = work.batch_records_max;
         let chosen = match head.limit {
-            Some(limit) => vec![(first.clone(), limit.min(room).min(head.held.len()))],
+            Some(limit) => vec![head.share(first, limit.min(room))],
             None => ready
                 .iter()
                 .filter(|(_, r)| r.limit.is_none() && r.claim.generation == head.claim.generation)
-                .map(|(partition, r)| {
-                    let count = r.held.len().min(room);
-                    room -= count;
-                    ((*partition).clone(), count)
+                .map(|(partition, running)| {
+                    let chosen = running.share(partition, room);
+                    room -= chosen.count;
+                    chosen
                 })
-                .filter(|(_, count)| *count > 0)
+                .filter(|chosen| chosen.count > 0)
                 .collect(),
         };
         work.turn = work.turn.wrapping_add(1);
         chosen
     }
 
-    pub(super) async fn apply_batch(&self, work: &mut Work) {
-        let chosen = Self::choose(work);
+    pub(super) async fn apply_batch(&self, work: &mut Work, chosen: &[Chosen]) {
         work.held_since = None;
         let (Some(connection), Some(generation)) =
             (work.connection.take(), work.generation.clone())
         else {
             return;
         };
-        for (partition, _) in &chosen {
+        for Chosen { partition, .. } in chosen {
             if let Some(State::Running(running)) = work.partitions.get_mut(partition) {
                 running.held.records.make_contiguous();
             }
         }
         let parts: Vec<Part<'_>> = chosen
             .iter()
-            .filter_map(|(partition, count)| match work.partitions.get(partition) {
+            .filter_map(|chosen| match work.partitions.get(&chosen.partition) {
                 Some(State::Running(running)) => Some(Part {
-                    partition,
+                    partition: &chosen.partition,
                     claim: &running.claim,
                     from: running.next,
-                    records: &running.held.records.as_slices().0[..*count],
+                    records: &running.held.records.as_slices().0[..chosen.count],
+                    to: chosen.to,
                 }),
                 _ => None,
             })
@@ -205,10 +247,15 @@ impl Writer {
             generation: &generation,
             timeouts: self.database.timeouts,
             owner: &self.owner,
+            synchronous_commit: self.limits.synchronous_commit,
         };
         let batch_id = Uuid::new_v4();
         let began = Instant::now();
-        let (mut connection, result) = apply::apply(&applier, connection, batch_id, &parts).await;
+        let unanswered = work.unknown.replace(batch_id);
+        let apply = apply::apply(&applier, connection, batch_id, &parts);
+        let (mut connection, result) =
+            ending_stragglers(&self.database, &self.owner, &self.projection.name, apply).await;
+        work.unknown = unanswered;
         let result = match (result, &mut connection) {
             (Err(Failure::Refused), Some(connection)) => {
                 let limit = self.database.timeouts.statement;
@@ -223,7 +270,7 @@ impl Writer {
         };
         let moved: Vec<(TopicPartition, usize, NextOffset)> = parts
             .iter()
-            .map(|part| (part.partition.clone(), part.records.len(), part.to()))
+            .map(|part| (part.partition.clone(), part.records.len(), part.to))
             .collect();
         work.connection = connection;
         match result {
@@ -261,7 +308,11 @@ impl Writer {
                     work.held_since.get_or_insert_with(Instant::now);
                 }
             }
-            self.member.mirror(partition, *to);
+            if self.limits.synchronous_commit {
+                self.member.mirror(partition, *to); // I7
+            } else {
+                work.unconfirmed = true;
+            }
         }
         work.unknown = None;
         work.failures = 0;
@@ -276,6 +327,38 @@ impl Writer {
             self.say(work, partition, Condition::Running, "").await;
         }
     }
+}
+
+impl Running {
+    /// The first records, at most `max`.
+    fn share(&self, partition: &TopicPartition, max: usize) -> Chosen {
+        let count = self.held.len().min(max);
+        let last = count
+            .checked_sub(1)
+            .and_then(|last| self.held.records.get(last));
+        Chosen {
+            partition: partition.clone(),
+            count,
+            to: last.map_or(self.next, |last| NextOffset::after(last.offset())),
+        }
+    }
+}
+
+/// Why a log cannot go on that has another record where the last applied one was; none if it has the same.
+fn another_log(
+    projection: &str,
+    partition: &TopicPartition,
+    anchor: Anchor,
+    record: &Record,
+) -> Option<String> {
+    (record.anchor() != anchor).then(|| {
+        format!(
+            "the log has another record at offset {} than the last one that was applied, at {}: the topic was made anew, or records that were acknowledged were lost and others written in their place. Nothing of it was applied. {}",
+            record.offset(),
+            anchor.offset,
+            what_next(projection, partition.topic())
+        )
+    })
 }
 
 /// The offset that the next record of a partition has, or a later one.

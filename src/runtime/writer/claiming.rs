@@ -4,14 +4,18 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 use tracing::{info, warn};
+use uuid::Uuid;
 
-use super::{Held, LOOK_EVERY, Running, State, Work, Writer, jitter};
+use super::batch::Chosen;
+use super::{Held, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
 use crate::kafka::Fetched;
 use crate::runtime::apply::Generation;
 use crate::runtime::claim::{self, Waits};
+use crate::runtime::stragglers::ending_stragglers;
 use crate::store;
-use crate::store::position::{self, Claimed};
-use crate::types::TopicPartition;
+use crate::store::position::{self, Claim, Claimed};
+use crate::telemetry;
+use crate::types::{NextOffset, TopicPartition};
 
 impl Writer {
     /// Notices a fence while there is nothing to apply: a reset must not wait for the next record.
@@ -26,6 +30,11 @@ impl Writer {
             Ok(stored) => stored,
             Err(error) => return self.store_failed(work, &error),
         };
+        self.ask_passed(work);
+        if work.unconfirmed {
+            self.confirm(work).await;
+        }
+        self.look_at_topics(work).await;
         for row in stored {
             let partition = TopicPartition::new(&*row.topic, row.partition);
             let Some(state) = work.partitions.get_mut(&partition) else {
@@ -56,6 +65,11 @@ impl Writer {
             .map(|(partition, _)| partition.clone())
             .collect();
         for partition in due {
+            let topic_id = self.topic_ids.borrow().get(partition.topic()).copied();
+            let Some(topic_id) = topic_id else {
+                self.wait(work, &partition, Waits::TopicUnknown);
+                continue;
+            };
             let Some(connection) = &mut work.connection else {
                 return;
             };
@@ -64,12 +78,20 @@ impl Writer {
                 connection,
                 &self.projection,
                 &partition,
+                topic_id,
                 &self.owner,
                 timeouts,
             );
-            match store::within("claiming", timeouts.transaction(), claim).await {
+            let claim = ending_stragglers(
+                &self.database,
+                &self.owner,
+                &self.projection.name,
+                store::within("claiming", timeouts.transaction(), claim),
+            );
+            match claim.await {
                 Ok(Ok((generation, claimed))) => {
-                    self.claimed(work, &partition, generation, claimed)
+                    self.claimed(work, &partition, generation, claimed, topic_id)
+                        .await;
                 }
                 Ok(Err(Waits::NewPartition { generation })) => {
                     self.add_partition(work, &partition, generation).await;
@@ -80,27 +102,128 @@ impl Writer {
         }
     }
 
-    pub(super) fn claimed(
+    pub(super) async fn claimed(
         &self,
         work: &mut Work,
         partition: &TopicPartition,
         generation: Generation,
         claimed: Claimed,
+        topic_id: Option<Uuid>,
     ) {
         let (projection, next) = (&self.projection.name, claimed.next);
         if let Some(unknown) = work.unknown {
-            let outcome = match claimed.batch_id == Some(unknown) {
-                true => "it had happened: already committed by me",
-                false => "it had not happened here",
+            let (name, outcome) = match claimed.batch_id == Some(unknown) {
+                true => ("committed", "it had happened: already committed by me"),
+                false => ("not_committed", "it had not happened here"),
             };
+            telemetry::unanswered_commit(projection, name);
             info!(projection, %partition, %next, outcome, "an unanswered commit is settled by the position");
         }
+        telemetry::claimed(projection);
         info!(projection, %partition, generation = generation.number, epoch = claimed.claim.epoch, %next, "claimed");
         work.generation = Some(generation);
         self.member.mirror(partition, next);
-        let answer = self.member.fetch(partition, next);
+        if let Some(why) = another_topic(projection, partition, &claimed.claim, topic_id) {
+            let claim = claimed.claim;
+            let halted = State::Halted { claim, again: None };
+            work.partitions.insert(partition.clone(), halted);
+            let why = format!("{why} Nothing of it was applied.");
+            return self.halt(work, partition, &why, None).await;
+        }
+        // The last applied record is fetched again, to see that the log still has it.
+        let from = claimed
+            .anchor
+            .map_or(next, |anchor| NextOffset::from_raw(anchor.offset));
+        let answer = self.member.fetch(partition, from);
         let state = State::Fetching { claimed, answer };
         work.partitions.insert(partition.clone(), state);
+    }
+
+    /// Positions that were committed without waiting for the disk are mirrored once they are durable (I7).
+    async fn confirm(&self, work: &mut Work) {
+        let Some(connection) = &mut work.connection else {
+            return;
+        };
+        let claims: Vec<_> = work
+            .partitions
+            .iter()
+            .filter_map(|(partition, state)| Some((partition, state.claim()?)))
+            .collect();
+        let (projection, timeouts) = (&self.projection.name, &self.database.timeouts);
+        let name = format!("tidegate {} confirm {projection}", self.owner);
+        let confirm = position::confirm(connection, projection, &claims, &name, timeouts);
+        match store::within("confirming positions", timeouts.transaction(), confirm).await {
+            Ok(durable) => {
+                work.unconfirmed = false;
+                for (partition, next) in durable {
+                    self.member.mirror(&partition, next);
+                }
+            }
+            // What is left open is closed with the connection.
+            Err(error) => self.connection_lost(work, &error.to_string()),
+        }
+    }
+
+    /// A topic may be deleted and made again while it is read.
+    async fn look_at_topics(&self, work: &mut Work) {
+        let ids = self.topic_ids.borrow().clone();
+        let projection = &self.projection.name;
+        let running = work.partitions.iter().filter_map(|(partition, state)| {
+            let State::Running(running) = state else {
+                return None;
+            };
+            let topic_id = ids.get(partition.topic()).copied().flatten();
+            let why = another_topic(projection, partition, &running.claim, topic_id)?;
+            let next = running.next;
+            let why = format!(
+                "{why} It was read while this happened, the next offset is {next}: what was applied in the last seconds may be of the new topic."
+            );
+            Some((partition.clone(), why))
+        });
+        for (partition, why) in running.collect::<Vec<_>>() {
+            self.halt(work, &partition, &why, None).await;
+        }
+    }
+
+    /// Asks how far partitions without records are.
+    fn ask_passed(&self, work: &mut Work) {
+        for (partition, state) in &mut work.partitions {
+            if let State::Running(running) = state
+                && running.held.is_empty()
+                && matches!(running.passed, Passed::Askable)
+            {
+                running.passed = Passed::Asked(self.member.passed(partition));
+            }
+        }
+    }
+
+    /// The next partition whose position can move although no record has come: an aborted transaction and
+    /// the end of every one take offsets, and a position that stayed below them would fall behind the log's
+    /// beginning one day.
+    pub(super) fn passed(&self, work: &mut Work) -> Option<Chosen> {
+        work.partitions.iter_mut().find_map(|(partition, state)| {
+            let State::Running(running) = state else {
+                return None;
+            };
+            if let Passed::Asked(answer) = &mut running.passed {
+                match answer.try_recv() {
+                    Ok(passed) => running.passed = Passed::To(passed),
+                    Err(oneshot::error::TryRecvError::Empty) => return None,
+                    Err(oneshot::error::TryRecvError::Closed) => running.passed = Passed::Askable,
+                }
+            }
+            // With records held, those come first; then it is asked again.
+            let Passed::To(to) = running.passed else {
+                return None;
+            };
+            running.passed = Passed::Askable;
+            let moves = running.held.is_empty() && running.ended.is_none() && running.next < to;
+            moves.then(|| Chosen {
+                partition: partition.clone(),
+                count: 0,
+                to,
+            })
+        })
     }
 
     pub(super) fn wait(&self, work: &mut Work, partition: &TopicPartition, why: Waits) {
@@ -159,6 +282,8 @@ impl Writer {
                     next: claimed.next,
                     queue,
                     held: Held::default(),
+                    anchor: claimed.anchor,
+                    passed: Passed::default(),
                     limit: None,
                     ended: None,
                     retrying: false,
@@ -172,4 +297,28 @@ impl Writer {
             };
         }
     }
+}
+
+/// Why a topic is not the one whose records were applied; none if it is, or if nobody can tell.
+fn another_topic(
+    projection: &str,
+    partition: &TopicPartition,
+    claim: &Claim,
+    topic_id: Option<Uuid>,
+) -> Option<String> {
+    let (stored, present) = (claim.topic_id?, topic_id?);
+    let topic = partition.topic();
+    (stored != present).then(|| {
+        format!(
+            "topic {topic} was deleted and made again (its id was {stored} and is {present}): offsets of the old log say nothing about this one. {}",
+            what_next(projection, topic)
+        )
+    })
+}
+
+/// What an operator can do about a log that is another one.
+pub(super) fn what_next(projection: &str, topic: &str) -> String {
+    format!(
+        "`tidegate accept-topic {projection} {topic}` goes on with the new log from its beginning and keeps the tables; `tidegate reset {projection} --to earliest` empties them first."
+    )
 }

@@ -11,6 +11,7 @@ use crate::engine::{Class, backoff};
 use crate::runtime::apply::{Failure, Refusal};
 use crate::store;
 use crate::store::position::{self, Condition};
+use crate::telemetry;
 use crate::types::{NextOffset, Record, TopicPartition};
 
 impl Writer {
@@ -50,19 +51,23 @@ impl Writer {
                     format!("a commit was not answered, so the positions are read again: {error}");
                 self.connection_lost(work, &why);
             }
-            Failure::Refused => match refusal {
-                Some(ended @ Refusal::TransactionEnded) => {
-                    self.halt_all(work, moved, &ended.to_string()).await;
-                }
-                refusal => {
-                    let why = refusal.map_or_else(|| "refused".to_owned(), |r| r.to_string());
-                    for (partition, ..) in moved {
-                        warn!(projection, %partition, why, "batch refused; claiming again");
-                        let state = State::claim_at(Instant::now() + jitter(LOOK_EVERY / 4));
-                        work.partitions.insert(partition.clone(), state);
+            Failure::Refused => {
+                let outcome = refusal.as_ref().map_or("unknown", Refusal::name);
+                telemetry::batch_refused(projection, outcome);
+                match refusal {
+                    Some(ended @ Refusal::TransactionEnded) => {
+                        self.halt_all(work, moved, &ended.to_string()).await;
+                    }
+                    refusal => {
+                        let why = refusal.map_or_else(|| "refused".to_owned(), |r| r.to_string());
+                        for (partition, ..) in moved {
+                            warn!(projection, %partition, why, "batch refused; claiming again");
+                            let state = State::claim_at(Instant::now() + jitter(LOOK_EVERY / 4));
+                            work.partitions.insert(partition.clone(), state);
+                        }
                     }
                 }
-            },
+            }
         }
     }
 

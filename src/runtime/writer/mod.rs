@@ -22,23 +22,27 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use sqlx::PgConnection;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 use uuid::Uuid;
 
 use super::apply::Generation;
 use super::claim::Waits;
+use super::topic_watch::TopicIds;
 use crate::codec::Decoder;
 use crate::kafka::{Cluster, Fetched, Input, Inputs, Member, Queue};
 use crate::projection::Projection;
 use crate::store::position::{self, Claim, Claimed};
 use crate::store::{self, Database};
-use crate::types::{NextOffset, Record, TopicPartition};
+use crate::types::{Anchor, NextOffset, Record, TopicPartition};
 
 /// How often a writer looks whether its claims are still the newest, and a waiting claim is tried again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long saying goodbye to partitions may take.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
 /// Records of this many bytes make a batch full.
 const BATCH_BYTES_MAX: usize = 16 << 20;
 /// How long a partition stays halted at a gap before it looks again: the missing event may come through
@@ -50,6 +54,7 @@ const GAP_LOOK_EVERY: Duration = Duration::from_secs(5);
 pub(crate) struct Limits {
     pub(crate) batch_records_max: usize,
     pub(crate) batch_linger: Duration,
+    pub(crate) synchronous_commit: bool,
 }
 
 /// What a writer works with.
@@ -59,6 +64,7 @@ pub(super) struct Writer {
     pub(super) database: Database,
     pub(super) cluster: Cluster,
     pub(super) member: Member,
+    pub(super) topic_ids: watch::Receiver<TopicIds>,
     pub(super) limits: Limits,
     pub(super) owner: String,
     /// Rings when a batch has put messages in the outbox.
@@ -70,6 +76,9 @@ struct Running {
     next: NextOffset,
     queue: Arc<Queue>,
     held: Held,
+    /// The last applied record, which comes first, to be compared: then the log is still the one it was.
+    anchor: Option<Anchor>,
+    passed: Passed,
     /// Under suspicion: applied alone, at most this many records at a time.
     limit: Option<usize>,
     /// Nothing comes after what is held, for this reason: once that is applied, the partition halts.
@@ -78,6 +87,18 @@ struct Running {
     retrying: bool,
     /// The last trouble that librdkafka told of, so that it is not said again and again.
     trouble: String,
+}
+
+/// How far a partition without records is: behind what is no record, such as the end of a transaction.
+#[derive(Default)]
+enum Passed {
+    /// No record has come yet. What is known may be of an earlier fetch.
+    #[default]
+    Unknown,
+    Askable,
+    Asked(oneshot::Receiver<NextOffset>),
+    /// All below this was handed over, or is no record.
+    To(NextOffset),
 }
 
 /// Records fetched and not yet applied.
@@ -158,6 +179,8 @@ struct Work {
     looked: Instant,
     /// A batch whose COMMIT was not answered.
     unknown: Option<Uuid>,
+    /// Positions have moved that a crash of Postgres may take back: not to be mirrored yet.
+    unconfirmed: bool,
     /// Rotates, so that no partition waits for another's backlog.
     turn: usize,
 }
@@ -165,7 +188,11 @@ struct Work {
 impl Writer {
     /// Works until the member has ended, which revokes everything first.
     pub(super) async fn run(self, inputs: Inputs, ended: CancellationToken) {
-        let Inputs { mut inputs, wake } = inputs;
+        let Inputs {
+            mut inputs,
+            wake,
+            abort,
+        } = inputs;
         let now = Instant::now();
         let mut work = Work {
             connection: None,
@@ -177,17 +204,25 @@ impl Writer {
             held_since: None,
             looked: now,
             unknown: None,
+            unconfirmed: false,
             turn: 0,
         };
         loop {
             loop {
                 match inputs.try_recv() {
-                    Ok(input) => self.take_input(&mut work, input).await,
+                    Ok(input) => self.take_input(&mut work, input, &abort).await,
                     Err(tokio::sync::mpsc::error::TryRecvError::Empty) => break,
                     Err(tokio::sync::mpsc::error::TryRecvError::Disconnected) => return,
                 }
             }
-            let idle_until = self.step(&mut work).await;
+            let idle_until = tokio::select! {
+                biased;
+                idle_until = self.step(&mut work) => idle_until,
+                () = abort.notified() => {
+                    self.connection_lost(&mut work, "a revoke does not wait any longer");
+                    None
+                }
+            };
             let Some(idle_until) = idle_until else {
                 // There is more to do at once; let others have the thread in between.
                 tokio::task::yield_now().await;
@@ -197,7 +232,7 @@ impl Writer {
                 // Inputs first: a revoke waits for us.
                 biased;
                 input = inputs.recv() => match input {
-                    Some(input) => self.take_input(&mut work, input).await,
+                    Some(input) => self.take_input(&mut work, input, &abort).await,
                     None => return,
                 },
                 () = ended.cancelled() => return,
@@ -207,7 +242,7 @@ impl Writer {
         }
     }
 
-    async fn take_input(&self, work: &mut Work, input: Input) {
+    async fn take_input(&self, work: &mut Work, input: Input, abort: &Notify) {
         match input {
             Input::Assigned(partitions) => {
                 for partition in partitions {
@@ -221,6 +256,8 @@ impl Writer {
                     .filter_map(|partition| work.partitions.remove_entry(&partition))
                     .collect();
                 self.release(work, &gone).await;
+                // It may have rung while there was nothing left to abort.
+                let _ = abort.notified().now_or_never();
                 drop(done);
             }
         }
@@ -240,8 +277,7 @@ impl Writer {
         }
         let name = &self.projection.name;
         let release = position::release(connection, name, generation.number, &claims);
-        let limit = self.database.timeouts.statement;
-        if let Err(error) = store::within("releasing partitions", limit, release).await {
+        if let Err(error) = store::within("releasing partitions", RELEASE_MAX, release).await {
             debug!(projection = name, %error, "not released");
             work.connection = None;
         }
@@ -280,7 +316,12 @@ impl Writer {
         }
         self.take_records(work).await;
         if self.batch_is_due(work) {
-            self.apply_batch(work).await;
+            let chosen = Self::choose(work);
+            self.apply_batch(work, &chosen).await;
+            return None;
+        }
+        if let Some(passed) = self.passed(work) {
+            self.apply_batch(work, &[passed]).await;
             return None;
         }
         Some(self.next_wake(work))

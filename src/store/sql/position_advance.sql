@@ -5,8 +5,10 @@
 -- Rows are locked in the order of topic and partition, the same for everybody.
 WITH batch AS (
     SELECT * FROM unnest($4::text[], $5::integer[], $6::bigint[], $7::uuid[], $8::bigint[], $9::bigint[],
-                         $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[])
-        AS b (topic, partition, epoch, claim_token, from_offset, to_offset, consumed, applied, stale, duplicate, filtered)
+                         $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
+                         $18::bigint[], $19::uuid[])
+        AS b (topic, partition, epoch, claim_token, from_offset, to_offset, consumed, applied, stale, duplicate, filtered,
+              anchor_offset, anchor_digest)
 ),
 locked AS (
     SELECT b.*
@@ -19,6 +21,7 @@ locked AS (
 )
 UPDATE tidegate.position AS p
 SET next_offset = b.to_offset, batch_id = $3,
+    anchor_offset = coalesce(b.anchor_offset, p.anchor_offset), anchor_digest = coalesce(b.anchor_digest, p.anchor_digest),
     consumed = p.consumed + b.consumed,
     applied = p.applied + b.applied, stale = p.stale + b.stale,
     duplicate = p.duplicate + b.duplicate, filtered = p.filtered + b.filtered

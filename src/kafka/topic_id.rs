@@ -1,0 +1,94 @@
+//! Kafka's id of a topic, which a topic that was deleted and made again does not share with the old one.
+//!
+//! librdkafka knows it, rdkafka does not wrap it: the one place with foreign calls. Everything that is
+//! made here is destroyed here, and nothing is kept.
+
+#![allow(unsafe_code, reason = "rdkafka does not wrap DescribeTopics")]
+
+use std::ffi::{CString, c_int};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use rdkafka::bindings as c;
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use uuid::Uuid;
+
+/// Asks for a topic's id. None when the brokers give topics no ids. Blocks, at most about `limit`.
+pub(super) fn ask<C: ConsumerContext + ClientContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    limit: Duration,
+) -> KafkaResult<Option<Uuid>> {
+    let name = CString::new(topic)
+        .map_err(|_| KafkaError::AdminOpCreation("a topic's name has a NUL in it".to_owned()))?;
+    let limit = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
+    let client = consumer.client().native_ptr();
+    // SAFETY: `client` lives as long as `consumer`. Each object is checked for null where librdkafka may
+    // answer null, used only before it is destroyed, and destroyed once. The names are copied by the call.
+    unsafe {
+        let queue = c::rd_kafka_queue_new(client);
+        let mut names = [name.as_ptr()];
+        let topics = c::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
+        let options = c::rd_kafka_AdminOptions_new(
+            client,
+            c::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
+        );
+        c::rd_kafka_AdminOptions_set_request_timeout(options, limit, null_mut(), 0);
+        c::rd_kafka_DescribeTopics(client, topics, options, queue);
+        c::rd_kafka_AdminOptions_destroy(options);
+        c::rd_kafka_TopicCollection_destroy(topics);
+        // The answer comes within the request's own limit, as an error if there is none.
+        let event = c::rd_kafka_queue_poll(queue, limit.saturating_add(1_000));
+        let answer = if event.is_null() {
+            Err(RDKafkaErrorCode::OperationTimedOut)
+        } else {
+            let answer = read(event);
+            c::rd_kafka_event_destroy(event);
+            answer
+        };
+        c::rd_kafka_queue_destroy(queue);
+        answer.map_err(KafkaError::AdminOp)
+    }
+}
+
+/// # Safety
+/// `event` is a live event.
+unsafe fn read(event: *mut c::rd_kafka_event_t) -> Result<Option<Uuid>, RDKafkaErrorCode> {
+    // SAFETY: the pointers asked for belong to the event, which outlives this function.
+    unsafe {
+        ok(c::rd_kafka_event_error(event))?;
+        let result = c::rd_kafka_event_DescribeTopics_result(event);
+        if result.is_null() {
+            return Err(RDKafkaErrorCode::BadMessage);
+        }
+        let mut count = 0;
+        let topics = c::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
+        if topics.is_null() || count != 1 {
+            return Err(RDKafkaErrorCode::UnknownTopicOrPartition);
+        }
+        let topic = *topics;
+        let error = c::rd_kafka_TopicDescription_error(topic);
+        if !error.is_null() {
+            ok(c::rd_kafka_error_code(error))?;
+        }
+        let id = c::rd_kafka_TopicDescription_topic_id(topic);
+        if id.is_null() {
+            return Ok(None);
+        }
+        // The bits of two numbers, whatever their signs.
+        let id = Uuid::from_u64_pair(
+            c::rd_kafka_Uuid_most_significant_bits(id).cast_unsigned(),
+            c::rd_kafka_Uuid_least_significant_bits(id).cast_unsigned(),
+        );
+        Ok((!id.is_nil()).then_some(id))
+    }
+}
+
+fn ok(code: c::rd_kafka_resp_err_t) -> Result<(), RDKafkaErrorCode> {
+    match code {
+        c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
+        code => Err(code.into()),
+    }
+}

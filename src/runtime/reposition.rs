@@ -1,0 +1,291 @@
+//! Positions moved by hand, the tables kept: over records that are gone or that nobody wants, or to the
+//! beginning of a topic that was made anew.
+//!
+//! As with every operator action a running service need not be stopped: its claim is fenced in the same
+//! transaction, and it claims again from where the position stands then.
+
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::reset::topic_ids;
+use crate::kafka::{Cluster, ClusterError, Watermarks};
+use crate::store::operation::Operation;
+use crate::store::position::Stood;
+use crate::store::{self, Timeouts, operation, position, skipped, transaction};
+use crate::types::TopicPartition;
+
+/// Why positions were not moved. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum RepositionError {
+    #[error("projection `{0}` is not in the database: it has never been started")]
+    NotStarted(String),
+    #[error("projection `{projection}` has no position in {what}; `tidegate status` lists them")]
+    NoPosition { projection: String, what: String },
+    #[error(
+        "{partition} stands at {next} already: a skip goes forward, to a later offset than {to}"
+    )]
+    NotForward {
+        partition: TopicPartition,
+        next: i64,
+        to: i64,
+    },
+    #[error("{partition} ends at {high}: there is nothing to skip up to {to}")]
+    BeyondEnd {
+        partition: TopicPartition,
+        high: i64,
+        to: i64,
+    },
+    #[error(
+        "{partition} stands at {next}, which the log does not have (it holds {low} to {high}): it is not the same log. Without --same-log it is read from its beginning"
+    )]
+    NotTheSameLog {
+        partition: TopicPartition,
+        next: i64,
+        low: i64,
+        high: i64,
+    },
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    #[error(transparent)]
+    Kafka(#[from] ClusterError),
+}
+
+/// What was done: each partition, where it stood and where it stands now.
+#[derive(Clone, Debug)]
+pub(crate) struct Repositioned {
+    pub(crate) operation: Uuid,
+    pub(crate) moved: Vec<(TopicPartition, i64, i64)>,
+}
+
+/// An operator, and how long the database may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operator<'a> {
+    pub(crate) who: &'a str,
+    pub(crate) timeouts: &'a Timeouts,
+}
+
+/// Leaves out the records from a partition's position up to, without, `to`. The range is recorded.
+pub(crate) async fn skip(
+    connection: &mut PgConnection,
+    cluster: &Cluster,
+    projection: &str,
+    partition: &TopicPartition,
+    to: i64,
+    operator: Operator<'_>,
+) -> Result<Repositioned, RepositionError> {
+    // Asked before the transaction: no question to Kafka under a lock.
+    let log = cluster.watermarks(partition).await?;
+    if to > log.high {
+        return Err(RepositionError::BeyondEnd {
+            partition: partition.clone(),
+            high: log.high,
+            to,
+        });
+    }
+    begin(connection, "skip", projection, operator).await?;
+    let done = skip_in(connection, projection, partition, to, operator.who).await;
+    end(connection, done).await
+}
+
+async fn skip_in(
+    connection: &mut PgConnection,
+    projection: &str,
+    partition: &TopicPartition,
+    to: i64,
+    who: &str,
+) -> Result<Repositioned, RepositionError> {
+    let (generation, rows) = lock(connection, projection, partition.topic()).await?;
+    let Some(stood) = rows.iter().find(|p| p.partition == partition.partition()) else {
+        return Err(RepositionError::NoPosition {
+            projection: projection.to_owned(),
+            what: partition.to_string(),
+        });
+    };
+    if to <= stood.next_offset {
+        return Err(RepositionError::NotForward {
+            partition: partition.clone(),
+            next: stood.next_offset,
+            to,
+        });
+    }
+    let moved = Stood {
+        next_offset: to,
+        ..stood.clone()
+    };
+    let operation = record(
+        connection,
+        "skip",
+        projection,
+        who,
+        json!({ "partition": partition.to_string(), "to": to }),
+        (std::slice::from_ref(stood), std::slice::from_ref(&moved)),
+    )
+    .await?;
+    skipped::insert(connection, projection, generation, stood, to, operation).await?; // I6
+    position::move_by_hand(connection, projection, generation, &moved).await?;
+    Ok(Repositioned {
+        operation,
+        moved: vec![(partition.clone(), stood.next_offset, to)],
+    })
+}
+
+/// Takes a topic for what it is now. One that was made anew is read from its beginning, and its messages
+/// are new ones; `same_log` keeps the positions, for a log that has moved to another cluster.
+pub(crate) async fn accept_topic(
+    connection: &mut PgConnection,
+    cluster: &Cluster,
+    projection: &str,
+    topic: &str,
+    same_log: bool,
+    operator: Operator<'_>,
+) -> Result<Repositioned, RepositionError> {
+    let topics = [topic.to_owned()];
+    let logs = cluster.logs(&topics).await?;
+    let topic_id = topic_ids(cluster, &topics)
+        .await?
+        .get(topic)
+        .copied()
+        .flatten();
+    begin(connection, "accept-topic", projection, operator).await?;
+    let accept = Accept {
+        logs: &logs,
+        topic_id,
+        same_log,
+    };
+    let done = accept_in(connection, projection, topic, accept, operator.who).await;
+    end(connection, done).await
+}
+
+struct Accept<'a> {
+    logs: &'a [(TopicPartition, Watermarks)],
+    topic_id: Option<Uuid>,
+    same_log: bool,
+}
+
+async fn accept_in(
+    connection: &mut PgConnection,
+    projection: &str,
+    topic: &str,
+    accept: Accept<'_>,
+    who: &str,
+) -> Result<Repositioned, RepositionError> {
+    let (generation, rows) = lock(connection, projection, topic).await?;
+    if rows.is_empty() {
+        return Err(RepositionError::NoPosition {
+            projection: projection.to_owned(),
+            what: format!("topic {topic}"),
+        });
+    }
+    let mut moved = Vec::new();
+    let mut after = Vec::new();
+    for stood in &rows {
+        let partition = TopicPartition::new(topic, stood.partition);
+        // A topic with fewer partitions than before: what is left over begins at 0 if it comes back.
+        let log = accept.logs.iter().find(|(p, _)| *p == partition);
+        let log = log.map_or(Watermarks { low: 0, high: 0 }, |(_, log)| *log);
+        let next = if !accept.same_log {
+            log.low
+        } else if (log.low..=log.high).contains(&stood.next_offset) {
+            stood.next_offset
+        } else {
+            return Err(RepositionError::NotTheSameLog {
+                partition,
+                next: stood.next_offset,
+                low: log.low,
+                high: log.high,
+            });
+        };
+        after.push(Stood {
+            next_offset: next,
+            incarnation: stood.incarnation + i32::from(!accept.same_log), // I5
+            topic_id: accept.topic_id,
+            ..stood.clone()
+        });
+        moved.push((partition, stood.next_offset, next));
+    }
+    let arguments = json!({ "topic": topic, "same_log": accept.same_log });
+    let before_after = (&*rows, &*after);
+    let operation = record(
+        connection,
+        "accept-topic",
+        projection,
+        who,
+        arguments,
+        before_after,
+    )
+    .await?;
+    for row in &after {
+        position::move_by_hand(connection, projection, generation, row).await?;
+    }
+    Ok(Repositioned { operation, moved })
+}
+
+async fn begin(
+    connection: &mut PgConnection,
+    what: &str,
+    projection: &str,
+    operator: Operator<'_>,
+) -> Result<(), RepositionError> {
+    let name = format!("tidegate {what} {projection}");
+    let path = transaction::OWN_SEARCH_PATH;
+    Ok(transaction::begin(connection, path, &name, operator.timeouts).await?)
+}
+
+async fn end(
+    connection: &mut PgConnection,
+    done: Result<Repositioned, RepositionError>,
+) -> Result<Repositioned, RepositionError> {
+    match &done {
+        Ok(_) => transaction::commit(connection).await?,
+        Err(_) => transaction::rollback(connection).await?,
+    }
+    done
+}
+
+/// The locks in the order that all operator actions share: generation lock, projection and generation
+/// rows, position rows.
+async fn lock(
+    connection: &mut PgConnection,
+    projection: &str,
+    topic: &str,
+) -> Result<(i32, Vec<Stood>), RepositionError> {
+    transaction::lock_generation(connection, projection).await?;
+    let Some((live, _)) = store::projection::lock(connection, projection).await? else {
+        return Err(RepositionError::NotStarted(projection.to_owned()));
+    };
+    let rows = position::lock(connection, projection, live.generation, topic).await?;
+    Ok((live.generation, rows))
+}
+
+/// Records who did what, with the positions before and after (I2).
+async fn record(
+    connection: &mut PgConnection,
+    kind: &str,
+    projection: &str,
+    who: &str,
+    arguments: serde_json::Value,
+    (before, after): (&[Stood], &[Stood]),
+) -> Result<Uuid, store::Error> {
+    let rows = |rows: &[Stood]| -> serde_json::Value {
+        let row = |p: &Stood| {
+            json!({
+                "partition": format!("{}[{}]", p.topic, p.partition), "next_offset": p.next_offset,
+                "incarnation": p.incarnation, "topic_id": p.topic_id.map(|id| id.to_string()),
+            })
+        };
+        rows.iter().map(row).collect()
+    };
+    let record = Operation {
+        id: Uuid::new_v4(),
+        kind,
+        projection,
+        who,
+        arguments,
+        before: rows(before),
+        after: rows(after),
+    };
+    operation::insert(connection, &record).await?;
+    Ok(record.id)
+}

@@ -1,0 +1,35 @@
+//! What is counted, by name. Whoever embeds Tidegate installs a recorder of the `metrics` crate; without
+//! one, counting costs next to nothing.
+
+use metrics::counter;
+
+/// Batches that the database refused, by outcome.
+const REFUSED: &str = "tidegate_batches_refused_total";
+/// Partitions claimed.
+const CLAIMED: &str = "tidegate_claims_total";
+/// Partitions whose COMMIT was not answered, by what had become of it.
+const UNKNOWN: &str = "tidegate_commits_unanswered_total";
+/// Positions that could not be copied to the consumer group.
+const NOT_MIRRORED: &str = "tidegate_mirror_failures_total";
+/// Transactions of stopped workers that were ended.
+const STRAGGLERS: &str = "tidegate_stragglers_ended_total";
+
+pub(crate) fn batch_refused(projection: &str, outcome: &'static str) {
+    counter!(REFUSED, "projection" => projection.to_owned(), "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn claimed(projection: &str) {
+    counter!(CLAIMED, "projection" => projection.to_owned()).increment(1);
+}
+
+pub(crate) fn unanswered_commit(projection: &str, outcome: &'static str) {
+    counter!(UNKNOWN, "projection" => projection.to_owned(), "outcome" => outcome).increment(1);
+}
+
+pub(crate) fn not_mirrored(group: &str) {
+    counter!(NOT_MIRRORED, "group" => group.to_owned()).increment(1);
+}
+
+pub(crate) fn straggler_ended(projection: &str) {
+    counter!(STRAGGLERS, "projection" => projection.to_owned()).increment(1);
+}
