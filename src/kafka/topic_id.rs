@@ -21,6 +21,10 @@ pub(super) fn ask<C: ConsumerContext + ClientContext>(
     topic: &str,
     limit: Duration,
 ) -> KafkaResult<Option<Uuid>> {
+    // Any broker knows; without being told, librdkafka would wait for the controller.
+    let broker = consumer
+        .fetch_metadata(Some(topic), limit)?
+        .orig_broker_id();
     let name = CString::new(topic)
         .map_err(|_| KafkaError::AdminOpCreation("a topic's name has a NUL in it".to_owned()))?;
     let limit = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
@@ -36,6 +40,7 @@ pub(super) fn ask<C: ConsumerContext + ClientContext>(
             c::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
         );
         c::rd_kafka_AdminOptions_set_request_timeout(options, limit, null_mut(), 0);
+        c::rd_kafka_AdminOptions_set_broker(options, broker, null_mut(), 0);
         c::rd_kafka_DescribeTopics(client, topics, options, queue);
         c::rd_kafka_AdminOptions_destroy(options);
         c::rd_kafka_TopicCollection_destroy(topics);

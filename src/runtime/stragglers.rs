@@ -5,7 +5,6 @@
 //! now is asked for, never remembered, and only a transaction of ours that is idle and out of date is
 //! ended. Nothing depends on it: not being allowed to is no failure.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -16,6 +15,8 @@ use crate::telemetry;
 
 /// How long to wait before looking at what blocks, and how long a straggler must have been idle.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a look may take.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// Awaits `work`, which waits for locks of others, and ends stragglers that hold them.
 pub(super) async fn ending_stragglers<T>(
@@ -24,18 +25,17 @@ pub(super) async fn ending_stragglers<T>(
     projection: &str,
     work: impl Future<Output = T>,
 ) -> T {
-    tokio::select! {
-        biased;
-        done = work => done,
-        never = look(database, owner, projection) => match never {},
-    }
-}
-
-async fn look(database: &Database, owner: &str, projection: &str) -> Infallible {
+    tokio::pin!(work);
     let mut connection: Option<PgConnection> = None;
     loop {
-        tokio::time::sleep(PATIENCE).await;
-        match end(database, &mut connection, owner, projection).await {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep(PATIENCE) => {}
+        }
+        // Short, and not cut off by what it sets free: who was ended is to be told.
+        let look = end(database, &mut connection, owner, projection);
+        match store::within("ending stragglers", LOOK_MAX, look).await {
             Ok(ended) => {
                 for straggler in ended {
                     telemetry::straggler_ended(projection);
@@ -65,7 +65,5 @@ async fn end(
     let Some(connection) = connection else {
         return Ok(Vec::new());
     };
-    let limit = database.timeouts.statement;
-    let ask = blocking::end_stragglers(connection, owner, projection, PATIENCE);
-    store::within("ending stragglers", limit, ask).await
+    blocking::end_stragglers(connection, owner, projection, PATIENCE).await
 }

@@ -243,6 +243,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/admission.rs",
             "src/runtime/apply.rs",
             "src/runtime/claim.rs",
+            "src/runtime/reposition.rs",
             "src/runtime/reset.rs",
             "src/runtime/service.rs",
             "src/runtime/start.rs",

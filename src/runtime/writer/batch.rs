@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::claiming::what_next;
 use super::{BATCH_BYTES_MAX, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
 use crate::engine::isolation;
-use crate::kafka::Polled;
+use crate::kafka::{ClusterError, Polled};
 use crate::runtime::apply::{self, Applied, Applier, Failure, Part};
 use crate::runtime::stragglers::ending_stragglers;
 use crate::store;
@@ -47,11 +47,29 @@ impl Writer {
                         if matches!(running.passed, Passed::Unknown) {
                             running.passed = Passed::Askable;
                         }
-                        if let Some(anchor) = running.anchor.take()
-                            && !running.next.admits(record.offset())
-                        {
-                            running.ended =
-                                another_log(&self.projection.name, partition, anchor, &record);
+                        let anchor = running.anchor.take();
+                        if !running.next.admits(record.offset()) {
+                            running.ended = match anchor {
+                                Some(anchor) if record.anchor() == anchor => {
+                                    // What stands between it and the position was no record. Whether the log
+                                    // still reaches as far shows only at its end.
+                                    let next = running.next;
+                                    match NextOffset::after(anchor.offset) == next {
+                                        true => None,
+                                        false => self
+                                            .why_out_of_range(partition, next)
+                                            .await
+                                            .ok()
+                                            .flatten(),
+                                    }
+                                }
+                                anchor => Some(another_log(
+                                    &self.projection.name,
+                                    partition,
+                                    anchor,
+                                    &record,
+                                )),
+                            };
                             continue;
                         }
                         let expected = expected(running);
@@ -136,22 +154,35 @@ impl Writer {
     /// failover, or one that does not answer, is no verdict.
     async fn out_of_range(&self, partition: &TopicPartition, next: NextOffset) -> Option<String> {
         let projection = &self.projection.name;
-        let log = match self.cluster.watermarks(partition).await {
-            Ok(log) if !(log.low..=log.high).contains(&next.get()) => log,
-            Ok(_) => {
+        let why = self.why_out_of_range(partition, next).await;
+        match &why {
+            Ok(Some(_)) => {}
+            Ok(None) => {
                 warn!(projection, %partition, %next, "kafka had no such offset a moment ago; claiming again");
-                return None;
             }
             Err(error) => {
                 warn!(projection, %partition, %next, %error, "kafka has no such offset, and does not say which it has; claiming again");
-                return None;
             }
-        };
+        }
+        why.ok().flatten()
+    }
+
+    /// What is wrong with a position, if the log does not have it.
+    async fn why_out_of_range(
+        &self,
+        partition: &TopicPartition,
+        next: NextOffset,
+    ) -> Result<Option<String>, ClusterError> {
+        let projection = &self.projection.name;
+        let log = self.cluster.watermarks(partition).await?;
+        if (log.low..=log.high).contains(&next.get()) {
+            return Ok(None);
+        }
         let (low, high) = (log.low, log.high);
         let reset = format!(
             "`tidegate reset {projection} --to earliest` empties the tables and begins anew with what the log holds"
         );
-        Some(if next.get() > high {
+        Ok(Some(if next.get() > high {
             format!(
                 "the next offset, {next}, lies beyond the log's end, {high}: the topic was made anew, or records were lost. {}",
                 what_next(projection, partition.topic())
@@ -162,7 +193,7 @@ impl Writer {
                 partition.topic(),
                 partition.partition()
             )
-        })
+        }))
     }
 
     pub(super) fn batch_is_due(&self, work: &Work) -> bool {
@@ -344,21 +375,22 @@ impl Running {
     }
 }
 
-/// Why a log cannot go on that has another record where the last applied one was; none if it has the same.
+/// Why a log cannot go on that has another record where the last applied one was, or one where the position
+/// had passed none.
 fn another_log(
     projection: &str,
     partition: &TopicPartition,
-    anchor: Anchor,
+    anchor: Option<Anchor>,
     record: &Record,
-) -> Option<String> {
-    (record.anchor() != anchor).then(|| {
-        format!(
-            "the log has another record at offset {} than the last one that was applied, at {}: the topic was made anew, or records that were acknowledged were lost and others written in their place. Nothing of it was applied. {}",
-            record.offset(),
-            anchor.offset,
-            what_next(projection, partition.topic())
-        )
-    })
+) -> String {
+    let (found, cure) = (record.offset(), what_next(projection, partition.topic()));
+    let before = match anchor {
+        Some(anchor) => format!("the last one that was applied, at {},", anchor.offset),
+        None => "what was passed there".to_owned(),
+    };
+    format!(
+        "the log has another record at offset {found} than {before}: the topic was made anew, or records that were acknowledged were lost and others written in their place. Nothing of it was applied. {cure}"
+    )
 }
 
 /// The offset that the next record of a partition has, or a later one.

@@ -83,9 +83,17 @@ pub(crate) fn delete(topics: &[&str], groups: &[&str]) {
     let _ = block_on(admin().delete_groups(groups, &options));
 }
 
-/// Changes a setting of a topic.
+/// Changes a setting of a topic, and takes all others back to their defaults.
 pub(crate) fn set_topic(topic: &str, key: &str, value: &str) {
-    let config = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(key, value);
+    configure_topic(topic, &[(key, value)]);
+}
+
+/// Sets a topic's settings, and takes all others back to their defaults.
+pub(crate) fn configure_topic(topic: &str, settings: &[(&str, &str)]) {
+    let mut config = AlterConfig::new(ResourceSpecifier::Topic(topic));
+    for (key, value) in settings {
+        config = config.set(key, value);
+    }
     let altered = block_on(admin().alter_configs(&[config], &AdminOptions::new())).unwrap();
     for result in altered {
         result.unwrap();

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(crate) use database::{Session, TestDb};
 pub(crate) use kafka::{
     LogRecord, MockBroker, Sender, commit_offsets, committed_offsets, create_topic, delete,
-    delete_records_before, end_offsets, make_anew, read_log, set_topic,
+    delete_records_before, end_offsets, make_anew, read_log, configure_topic, set_topic,
 };
 pub(crate) use ledger::{Expected, Message, Stream, message_id};
 pub(crate) use process::{Launch, Output, Process};
