@@ -494,8 +494,18 @@ write_env() {
     echo "# Written by deploy/local/up; to use it: source this file."
     if [ -z "$(given_kafka)" ] && kafka_running; then echo "export TIDEGATE__KAFKA__BOOTSTRAP_SERVERS=$(kafka_address)"; fi
     if [ -z "$(given_postgres)" ] && postgres_running; then echo "export TIDEGATE__POSTGRES__URL=$(postgres_url)"; fi
+    write_programs
   } >"$ENV_FILE.new"
   mv "$ENV_FILE.new" "$ENV_FILE"
+}
+
+# What tests start servers of their own with, to kill them (tests/it/harness/servers). Nothing for what is not installed.
+write_programs() {
+  if has_java && [ -d "$KAFKA_JARS" ]; then
+    printf 'export TIDEGATE_TEST_JAVA=%q TIDEGATE_TEST_KAFKA_JARS=%q\n' "$(command -v "$JAVA")" "$KAFKA_JARS"
+  fi
+  if has_postgres; then printf 'export TIDEGATE_TEST_POSTGRES_BIN=%q\n' "$(postgres_bin)"; fi
+  if is_root; then printf 'export TIDEGATE_TEST_POSTGRES_USER=%q\n' "$POSTGRES_USER"; fi
 }
 
 # borrow_stack SERVICE...: for demo and test. Starts what is not up, exports the addresses, and stops at the end of

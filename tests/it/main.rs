@@ -14,6 +14,7 @@
 mod harness;
 
 mod apply;
+mod chaos;
 mod cli;
 mod crash;
 mod fence;

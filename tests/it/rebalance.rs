@@ -165,7 +165,7 @@ fn a_partition_that_appears_later_begins_at_its_oldest_record() {
         .option("topic.metadata.refresh.interval.ms", "500")
         .start();
     world.wait_until_done(LONG);
-    let world = world.with_more_partitions(3);
+    world.add_partitions(3);
     world.stream().produce(50);
     wait_until(LONG, "the new partitions are known", || {
         world.positions().len() == 3

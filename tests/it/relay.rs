@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use crate::harness::{
-    LONG, LogRecord, MockBroker, Process, World, read_log, set_topic, wait_until,
-};
+use crate::harness::{LONG, LogRecord, MockBroker, Process, World, set_topic, wait_until};
 
 /// Whether every message of the outbox is sent, as far as the stored cursors know.
 fn is_all_sent(world: &World) -> bool {
@@ -26,9 +24,9 @@ fn has_all_streams(world: &World, process: &Process) -> bool {
 /// Waits for the end, and compares the topic with the outbox: every id is there; repeats are the same
 /// message; the first copies of a key are in the order of the outbox. Returns how many repeats there are.
 #[track_caller]
-fn assert_sent(world: &World) -> usize {
+pub(crate) fn assert_sent(world: &World) -> usize {
     wait_until(LONG, "everything is sent", || is_all_sent(world));
-    let sent = read_log(world.outgoing(), world.partitions());
+    let sent = world.sent();
     let mut first: BTreeMap<&str, &LogRecord> = BTreeMap::new();
     let mut order: BTreeMap<(&str, &[u8]), Vec<&str>> = BTreeMap::new();
     for record in &sent {
@@ -90,7 +88,7 @@ fn a_relay_that_ends_before_its_cursor_moves_repeats_the_same_messages() {
         let failpoints = format!("relay-before-cursor={after}*off->return");
         let status = launch().failpoints(&failpoints).start().wait(LONG);
         assert_eq!(status.code(), None, "it ended at the crash point");
-        let sent = read_log(world.outgoing(), 3).len();
+        let sent = world.sent().len();
         let known: i64 = world
             .db
             .one("SELECT coalesce(sum(sent_through), 0)::bigint FROM tidegate.relay");
@@ -170,7 +168,7 @@ fn the_relay_can_run_elsewhere() {
         .env("TIDEGATE__RELAY__ENABLED", "false")
         .start();
     world.assert_exact();
-    assert!(read_log(world.outgoing(), 2).is_empty());
+    assert!(world.sent().is_empty());
     applies.stop();
     let status = world.status();
     let waiting = status["outbox"].as_array().unwrap().iter();
@@ -247,7 +245,7 @@ fn a_message_that_the_broker_refuses_stops_its_stream_and_no_other() {
                 && streams[1]["sent_through"] == 60
         },
     );
-    let sent = read_log(world.outgoing(), 2);
+    let sent = world.sent();
     let numbers: BTreeSet<i64> = sent
         .iter()
         .filter(|record| record.key.as_deref() == Some(b"a-0"))

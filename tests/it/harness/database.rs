@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, FromRow, PgConnection};
 
-use super::{block_on, required, unique};
+use super::{block_on, unique};
 
 /// One connection, for statements and for locks that are held across them.
 pub(crate) struct Session {
@@ -14,14 +14,19 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    #[track_caller]
     pub(crate) fn open(url: &str) -> Self {
+        Self::try_open(url).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same where nobody may be listening; the error's text then.
+    pub(crate) fn try_open(url: &str) -> Result<Self, String> {
         let options = PgConnectOptions::from_str(url)
             .unwrap()
             .application_name("test")
             .disable_statement_logging();
-        Self {
-            connection: block_on(options.connect()).unwrap(),
-        }
+        let connection = block_on(options.connect()).map_err(|error| error.to_string())?;
+        Ok(Self { connection })
     }
 
     /// Runs statements, several at once too.
@@ -44,8 +49,17 @@ impl Session {
     where
         T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
     {
-        block_on(sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&mut self.connection))
+        self.try_rows(sql)
             .unwrap_or_else(|error| panic!("{error}\n{sql}"))
+    }
+
+    /// The same where the server may go away; the error's text then.
+    pub(crate) fn try_rows<T>(&mut self, sql: &str) -> Result<Vec<T>, String>
+    where
+        T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
+    {
+        block_on(sqlx::query_as(AssertSqlSafe(sql)).fetch_all(&mut self.connection))
+            .map_err(|error| error.to_string())
     }
 
     /// The single value of a query.
@@ -62,25 +76,31 @@ impl Session {
 
 /// A database that is dropped with the test.
 pub(crate) struct TestDb {
+    server: String,
     name: String,
     session: Mutex<Option<Session>>,
 }
 
 impl TestDb {
-    pub(crate) fn create() -> Self {
+    pub(crate) fn create_at(server: &str) -> Self {
         let name = format!("it_{}", unique());
         // Copying the smaller template is the fastest, and nobody is connected to it.
-        Session::open(&required("TIDEGATE__POSTGRES__URL"))
-            .run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
+        Session::open(server).run(&format!("CREATE DATABASE {name} TEMPLATE template0"));
         Self {
+            server: server.to_owned(),
             name,
             session: Mutex::new(None),
         }
     }
 
+    /// The address of the server's own database.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
     pub(crate) fn url(&self) -> String {
-        let url = required("TIDEGATE__POSTGRES__URL");
-        let (address, options) = url.split_once('?').unwrap_or((&url, ""));
+        let url = &self.server;
+        let (address, options) = url.split_once('?').unwrap_or((url, ""));
         let (server, _) = address.rsplit_once('/').unwrap();
         format!("{server}/{}?{options}", self.name)
     }
@@ -98,6 +118,11 @@ impl TestDb {
 
     pub(crate) fn session(&self) -> Session {
         Session::open(&self.url())
+    }
+
+    /// After the server was away: what is asked from now on is asked through a new connection.
+    pub(crate) fn reconnect(&self) {
+        *self.session.lock().unwrap() = None;
     }
 
     #[track_caller]
@@ -131,7 +156,9 @@ impl TestDb {
 impl Drop for TestDb {
     fn drop(&mut self) {
         let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        // A failing test must not be hidden by a second panic.
-        let _ = Session::open(&required("TIDEGATE__POSTGRES__URL")).try_run(&drop);
+        // A failing test must not be hidden by a second panic, and a server of the test's own may be gone.
+        if let Ok(mut session) = Session::try_open(&self.server) {
+            let _ = session.try_run(&drop);
+        }
     }
 }

@@ -25,10 +25,10 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(seed: u64, topic: &str, partitions: i32, accounts: usize) -> Self {
+    pub(super) fn new(seed: u64, sender: Sender, partitions: i32, accounts: usize) -> Self {
         Self {
             random: fastrand::Rng::with_seed(seed),
-            sender: Sender::new(topic),
+            sender,
             partitions,
             accounts: vec![Vec::new(); accounts],
         }

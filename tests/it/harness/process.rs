@@ -115,6 +115,10 @@ impl<'w> Launch<'w> {
             .args(command)
             .args(&self.arguments)
             .env("TIDEGATE_CONFIG", config)
+            .env(
+                "TIDEGATE__KAFKA__BOOTSTRAP_SERVERS",
+                self.world.kafka.bootstrap_servers(),
+            )
             .env("TIDEGATE__POSTGRES__URL", self.world.db.url())
             .env("TIDEGATE_LOG", "info,tidegate=debug")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::TestDb;
+use super::{Session, TestDb};
+
+const POSITIONS: &str =
+    "SELECT projection, generation, partition, next_offset FROM tidegate.position";
 
 /// A thread that reads every position again and again, and remembers the first one that went back.
 pub(crate) struct Watch {
@@ -16,16 +19,22 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn over(db: &TestDb) -> Self {
-        let mut session = db.session();
+        let url = db.url();
+        let mut session = Some(db.session());
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             let mut seen: BTreeMap<(String, i32, i32), i64> = BTreeMap::new();
             let (mut looks, mut wrong) = (0, None);
             while !stopped.load(Ordering::Relaxed) {
-                let rows: Vec<(String, i32, i32, i64)> = session.rows(
-                    "SELECT projection, generation, partition, next_offset FROM tidegate.position",
-                );
+                thread::sleep(Duration::from_millis(10));
+                let look = session.as_mut().map(|s| s.try_rows(POSITIONS));
+                let Some(Ok(rows)) = look else {
+                    // The server may be away for a while. What was seen before, it must show again after.
+                    session = Session::try_open(&url).ok();
+                    continue;
+                };
+                let rows: Vec<(String, i32, i32, i64)> = rows;
                 for (projection, generation, partition, next) in rows {
                     let place = format!("{projection} {generation} [{partition}]");
                     let before = seen.insert((projection, generation, partition), next);
@@ -34,7 +43,6 @@ impl Watch {
                     }
                 }
                 looks += 1;
-                thread::sleep(Duration::from_millis(10));
             }
             (looks, wrong)
         });

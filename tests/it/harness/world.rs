@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::kafka::{add_partitions, create_topic, delete};
 use super::{
-    Expected, LONG, Launch, LogRecord, Message, Output, Place, Process, Sender, Stream, TestDb,
-    bootstrap_servers, end_offsets, read_log, unique, wait_until,
+    Expected, Kafka, LONG, Launch, LogRecord, Message, Output, Place, Process, Sender, Servers,
+    Stream, TestDb, unique, wait_until,
 };
 
 /// A projection that applies and sends every record. It has neither gate nor inbox nor key, so a
@@ -42,25 +42,57 @@ const JOURNAL_FILE: (&str, &str) = (
 
 /// The topics, deleted when the last world that uses them is gone.
 struct Topics {
+    kafka: Kafka,
     incoming: String,
     outgoing: String,
-    partitions: i32,
+    outgoing_partitions: i32,
+    /// Of the incoming one, which may get more.
+    partitions: AtomicI32,
     groups: Vec<String>,
+}
+
+impl Topics {
+    fn create(kafka: &Kafka, partitions: i32) -> Self {
+        let topics = Self {
+            kafka: kafka.clone(),
+            incoming: format!("it-{}-in", unique()),
+            outgoing: format!("it-{}-out", unique()),
+            outgoing_partitions: partitions,
+            partitions: AtomicI32::new(partitions),
+            groups: Vec::new(),
+        };
+        kafka.create_topic(&topics.incoming, partitions);
+        kafka.create_topic(&topics.outgoing, partitions);
+        topics
+    }
+
+    fn none(kafka: &Kafka) -> Self {
+        Self {
+            kafka: kafka.clone(),
+            incoming: String::new(),
+            outgoing: String::new(),
+            outgoing_partitions: 0,
+            partitions: AtomicI32::new(0),
+            groups: Vec::new(),
+        }
+    }
 }
 
 impl Drop for Topics {
     fn drop(&mut self) {
-        if self.partitions == 0 {
+        if self.outgoing_partitions == 0 || self.kafka.is_private() {
             return;
         }
         let groups: Vec<&str> = self.groups.iter().map(String::as_str).collect();
-        delete(&[&self.incoming, &self.outgoing], &groups);
+        self.kafka
+            .delete(&[&self.incoming, &self.outgoing], &groups);
     }
 }
 
 /// A database, two topics, and a configuration.
 pub(crate) struct World {
     pub(crate) db: TestDb,
+    pub(crate) kafka: Kafka,
     pub(crate) seed: u64,
     prefix: String,
     projections: String,
@@ -74,23 +106,30 @@ impl World {
     /// `projections` is the configuration without its connections; `@in@` and `@out@` in it are the two
     /// topics. `files` are put beside it. The database is migrated.
     pub(crate) fn new(partitions: i32, projections: &str, files: &[(&str, &str)]) -> Self {
+        Self::new_at(&Servers::shared(), partitions, projections, files)
+    }
+
+    /// The same on other servers than those that all tests share.
+    pub(crate) fn new_at(
+        servers: &Servers,
+        partitions: i32,
+        projections: &str,
+        files: &[(&str, &str)],
+    ) -> Self {
         let place = Place::take();
-        bootstrap_servers();
-        let topics = Topics {
-            incoming: format!("it-{}-in", unique()),
-            outgoing: format!("it-{}-out", unique()),
-            partitions,
-            groups: Vec::new(),
-        };
-        create_topic(&topics.incoming, partitions);
-        create_topic(&topics.outgoing, partitions);
+        let topics = Arc::new(Topics::create(&servers.kafka, partitions));
         let own = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
         let files = files.iter().map(own).collect();
-        Self::with_topics(Arc::new(topics), projections.to_owned(), files, Some(place))
+        let projections = projections.to_owned();
+        Self::with_topics(servers, topics, projections, files, Some(place))
     }
 
     /// The projections of `examples/ledger`, and the journal.
     pub(crate) fn ledger(partitions: i32) -> Self {
+        Self::ledger_at(&Servers::shared(), partitions)
+    }
+
+    pub(crate) fn ledger_at(servers: &Servers, partitions: i32) -> Self {
         let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/ledger");
         let read = |name: &str| fs::read_to_string(example.join(name)).unwrap();
         let config = read("tidegate.toml");
@@ -99,7 +138,8 @@ impl World {
             .replace("ledger.entries", "@in@")
             .replace("ledger.overdrafts", "@out@");
         let (balances, turnover) = (read("balances.sql"), read("turnover.sql"));
-        Self::new(
+        Self::new_at(
+            servers,
             partitions,
             &format!("{projections}\n{JOURNAL}{JOURNAL_EMIT}"),
             &[
@@ -112,27 +152,33 @@ impl World {
 
     /// The journal alone, and it sends nothing: the positions are all that keeps it exact.
     pub(crate) fn journal(partitions: i32) -> Self {
-        Self::new(partitions, JOURNAL, &[JOURNAL_FILE])
+        Self::journal_at(&Servers::shared(), partitions)
+    }
+
+    pub(crate) fn journal_at(servers: &Servers, partitions: i32) -> Self {
+        Self::new_at(servers, partitions, JOURNAL, &[JOURNAL_FILE])
     }
 
     /// A migrated database, for what needs no topic.
     pub(crate) fn without_kafka() -> Self {
-        let topics = Topics {
-            incoming: String::new(),
-            outgoing: String::new(),
-            partitions: 0,
-            groups: Vec::new(),
-        };
-        Self::with_topics(Arc::new(topics), String::new(), Vec::new(), None)
+        let servers = Servers::shared();
+        let topics = Arc::new(Topics::none(&servers.kafka));
+        Self::with_topics(&servers, topics, String::new(), Vec::new(), None)
     }
 
     /// The same topics and projections, in a database and with groups of its own.
     pub(crate) fn sibling(&self) -> Self {
+        let servers = Servers {
+            kafka: self.kafka.clone(),
+            postgres: self.db.server().to_owned(),
+        };
         let topics = Arc::clone(&self.topics);
-        Self::with_topics(topics, self.projections.clone(), self.files.clone(), None)
+        let (projections, files) = (self.projections.clone(), self.files.clone());
+        Self::with_topics(&servers, topics, projections, files, None)
     }
 
     fn with_topics(
+        servers: &Servers,
         topics: Arc<Topics>,
         projections: String,
         files: Vec<(String, String)>,
@@ -144,7 +190,8 @@ impl World {
         };
         eprintln!("seed {seed} (TIDEGATE_TEST_SEED={seed} repeats what is random here)");
         let mut world = Self {
-            db: TestDb::create(),
+            db: TestDb::create_at(&servers.postgres),
+            kafka: servers.kafka.clone(),
             seed,
             prefix: format!("it-{}", unique()),
             projections: String::new(),
@@ -163,11 +210,9 @@ impl World {
     }
 
     /// Adds partitions to the topic that the projections read.
-    pub(crate) fn with_more_partitions(mut self, partitions: i32) -> Self {
-        add_partitions(self.incoming(), partitions);
-        let topics = Arc::get_mut(&mut self.topics);
-        topics.expect("a world of its own").partitions = partitions;
-        self
+    pub(crate) fn add_partitions(&self, partitions: i32) {
+        self.kafka.add_partitions(self.incoming(), partitions);
+        self.topics.partitions.store(partitions, Ordering::SeqCst);
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -184,8 +229,16 @@ impl World {
         &self.topics.outgoing
     }
 
+    /// How many the topic that the projections read has.
     pub(crate) fn partitions(&self) -> i32 {
-        self.topics.partitions
+        self.topics.partitions.load(Ordering::SeqCst)
+    }
+
+    /// Everything that was sent.
+    pub(crate) fn sent(&self) -> Vec<LogRecord> {
+        let topics = &self.topics;
+        self.kafka
+            .read_log(&topics.outgoing, topics.outgoing_partitions)
     }
 
     /// The consumer group of a projection.
@@ -237,12 +290,12 @@ impl World {
     }
 
     pub(crate) fn sender(&self) -> Sender {
-        Sender::new(self.incoming())
+        self.kafka.sender(self.incoming())
     }
 
     /// A random ledger; 40 accounts.
     pub(crate) fn stream(&self) -> Stream {
-        Stream::new(self.seed, self.incoming(), self.partitions(), 40)
+        Stream::new(self.seed, self.sender(), self.partitions(), 40)
     }
 
     pub(crate) fn random(&self) -> fastrand::Rng {
@@ -327,7 +380,7 @@ impl World {
     /// Waits until all projections stand at the end of the log.
     #[track_caller]
     pub(crate) fn wait_until_done(&self, limit: Duration) {
-        let ends = end_offsets(self.incoming(), self.partitions());
+        let ends = self.kafka.end_offsets(self.incoming(), self.partitions());
         let done = || {
             let positions = self.positions();
             let is_done = |((_, partition), next): (&(String, i32), &i64)| *next == ends[partition];
@@ -345,7 +398,7 @@ impl World {
 
     /// Everything that was written for the projections.
     pub(crate) fn log(&self) -> Vec<LogRecord> {
-        read_log(self.incoming(), self.partitions())
+        self.kafka.read_log(self.incoming(), self.partitions())
     }
 
     /// What the tables of the ledger's projections and the outbox hold; nothing where one has not started.

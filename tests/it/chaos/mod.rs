@@ -1,0 +1,3 @@
+//! Servers and processes are killed.
+
+mod servers;

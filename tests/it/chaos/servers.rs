@@ -1,0 +1,50 @@
+//! Kafka or Postgres is killed under load, and comes back.
+
+use crate::harness::{KafkaServer, LONG, PostgresServer, Servers, Watch, World, wait_until};
+
+// I1, I2, I10: whatever the server's own settings say of durability.
+#[test]
+fn a_killed_postgres_is_waited_for_and_takes_nothing_back() {
+    let mut postgres = PostgresServer::start();
+    postgres.set("synchronous_commit", "off");
+    postgres.set("wal_writer_delay", "10s");
+    let servers = Servers::shared().with_postgres(&postgres);
+    let world = World::ledger_at(&servers, 2);
+    let feeder = world.stream().feed(500);
+    let mut process = world.launch("a").batch_records_max(30).start();
+    let watch = Watch::over(&world.db);
+    let mut target = 300;
+    for end in [PostgresServer::kill, PostgresServer::stop_immediately] {
+        wait_until(LONG, "it works", || world.progress() >= target);
+        end(&mut postgres);
+        postgres.start_again();
+        world.db.reconnect();
+        target = world.progress() + 500;
+    }
+    wait_until(LONG, "it goes on", || world.progress() >= target);
+    feeder.finish();
+    world.assert_exact();
+    watch.assert_only_grown();
+    assert!(process.is_running());
+}
+
+// I9, I10: the broker has what it acknowledged; what it did not, the relay sends again.
+#[test]
+fn a_killed_broker_is_waited_for_and_misses_nothing() {
+    let mut kafka = KafkaServer::start();
+    let world = World::ledger_at(&Servers::shared().with_kafka(&kafka), 2);
+    let feeder = world.stream().feed(500);
+    let mut process = world.launch("a").batch_records_max(30).start();
+    for _ in 0..2 {
+        let target = world.progress() + 500;
+        wait_until(LONG, "it works", || world.progress() >= target);
+        kafka.kill();
+        kafka.start_again();
+    }
+    let target = world.progress() + 500;
+    wait_until(LONG, "it goes on", || world.progress() >= target);
+    feeder.finish();
+    world.assert_exact();
+    crate::relay::assert_sent(&world);
+    assert!(process.is_running());
+}

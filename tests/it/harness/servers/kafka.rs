@@ -1,0 +1,134 @@
+//! A Kafka broker of a test's own.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::{free_port, kill, program, succeed};
+use crate::harness::{Kafka, LONG, wait_until};
+
+/// Any id will do: 16 bytes in URL-safe base64.
+const CLUSTER_ID: &str = "TidegateTestsOwnKafka0";
+
+/// Broker and controller in one process. Runs until dropped.
+pub(crate) struct KafkaServer {
+    folder: TempDir,
+    port: u16,
+    broker: Option<Child>,
+    starts: u32,
+}
+
+impl KafkaServer {
+    pub(crate) fn start() -> Self {
+        let server = Self {
+            folder: tempfile::tempdir().unwrap(),
+            port: free_port(),
+            broker: None,
+            starts: 0,
+        };
+        server.write_config();
+        let mut format = server.java("log4j2-tools.yaml");
+        format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"]);
+        succeed(format.arg(server.config()));
+        let mut server = server;
+        server.start_again();
+        // Otherwise the first consumer group waits 3 s until the broker has made this topic.
+        let compacted = [
+            ("cleanup.policy", "compact"),
+            ("compression.type", "producer"),
+        ];
+        let kafka = server.kafka();
+        kafka.create_topic_with("__consumer_offsets", 4, &compacted);
+        server
+    }
+
+    fn deploy() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/local/kafka")
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("server.properties")
+    }
+
+    /// The settings of `deploy/local`, with addresses and a folder of its own.
+    fn write_config(&self) {
+        let settings = fs::read_to_string(Self::deploy().join("server.properties")).unwrap();
+        let (port, controller) = (self.port, free_port());
+        let log = self.folder.path().join("log");
+        let own = format!(
+            "
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.quorum.voters=1@127.0.0.1:{controller}
+log.dirs={}
+",
+            log.display()
+        );
+        fs::write(self.config(), settings + &own).unwrap();
+    }
+
+    fn java(&self, logging: &str) -> Command {
+        let jars = program("TIDEGATE_TEST_KAFKA_JARS", "a Kafka");
+        let logging = Self::deploy().join(logging);
+        let mut java = Command::new(program("TIDEGATE_TEST_JAVA", "a Kafka"));
+        java.current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .args(["-cp", &format!("{jars}/*")])
+            .args(["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC"])
+            // Quick to start rather than quick.
+            .arg("-XX:TieredStopAtLevel=1")
+            .arg(format!("-Dlog4j2.configurationFile={}", logging.display()));
+        java
+    }
+
+    pub(crate) fn kafka(&self) -> Kafka {
+        Kafka::private(&format!("127.0.0.1:{}", self.port))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder
+            .path()
+            .join(format!("server-{}.log", self.starts))
+    }
+
+    /// Starts it on the same port and data, and waits until it has recovered and takes requests.
+    pub(crate) fn start_again(&mut self) {
+        assert!(self.broker.is_none(), "Kafka is up");
+        self.starts += 1;
+        let log = File::create(self.log()).unwrap();
+        let mut command = self.java("log4j2.yaml");
+        command.arg("kafka.Kafka").arg(self.config());
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        self.broker = Some(command.spawn().unwrap());
+        wait_until(LONG, "Kafka takes requests", || {
+            let ended = self.broker.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "Kafka did not start\n{}", self.log_tail());
+            let log = fs::read(self.log()).unwrap();
+            String::from_utf8_lossy(&log).contains("Kafka Server started")
+        });
+    }
+
+    /// Ends it with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        kill(&mut self.broker.take().expect("Kafka is up"));
+    }
+
+    fn log_tail(&self) -> String {
+        let log = fs::read(self.log()).unwrap_or_default();
+        let tail = &log[log.len().saturating_sub(4 << 10)..];
+        String::from_utf8_lossy(tail).into_owned()
+    }
+}
+
+impl Drop for KafkaServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("== end of the log of Kafka\n{}", self.log_tail());
+        }
+        if let Some(mut broker) = self.broker.take() {
+            kill(&mut broker);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A Kafka and a Postgres of a test's own, to be killed at will.
+//!
+//! Both are started from the same programs as `deploy/local` uses, which it tells by environment
+//! variables, on free ports and in temporary folders. A start after an end takes the same port and the
+//! same data, as a supervisor's would. They end with the test.
+
+mod kafka;
+mod postgres;
+
+use std::net::TcpListener;
+use std::process::{Child, Command};
+
+pub(crate) use kafka::KafkaServer;
+pub(crate) use postgres::PostgresServer;
+
+use super::{Kafka, required};
+
+/// Where a world's Kafka and Postgres are.
+#[derive(Clone, Debug)]
+pub(crate) struct Servers {
+    pub(crate) kafka: Kafka,
+    /// The URL of Postgres' own database.
+    pub(crate) postgres: String,
+}
+
+impl Servers {
+    /// Those that all tests share, but those that kill them.
+    pub(crate) fn shared() -> Self {
+        Self {
+            kafka: Kafka::shared(),
+            postgres: required("TIDEGATE__POSTGRES__URL"),
+        }
+    }
+
+    pub(crate) fn with_kafka(self, server: &KafkaServer) -> Self {
+        let kafka = server.kafka();
+        Self { kafka, ..self }
+    }
+
+    pub(crate) fn with_postgres(self, server: &PostgresServer) -> Self {
+        let postgres = server.url();
+        Self { postgres, ..self }
+    }
+}
+
+/// What `deploy/local` says of an installed program.
+fn program(variable: &str, what: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| {
+        panic!("{variable} is not set: this test starts {what} of its own, from installed programs. Run deploy/local/install and deploy/local/test, or source target/local/env after deploy/local/up")
+    })
+}
+
+/// A port that is free, also while the server that had it is down: below those that Linux gives to
+/// outgoing connections.
+fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(20_000..32_000);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Runs a command to its end, which must be a success.
+#[track_caller]
+fn succeed(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{command:?}\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Ends a process without a chance to clean up.
+fn kill(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}

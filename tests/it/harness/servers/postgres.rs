@@ -1,0 +1,240 @@
+//! A Postgres cluster of a test's own.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::{free_port, kill, program, succeed};
+use crate::harness::{LONG, Session, wait_until};
+
+const SETTINGS: &str = "
+listen_addresses = '127.0.0.1'
+unix_socket_directories = ''    # its path may not be longer than 107 bytes
+max_connections = 200
+shared_buffers = 64MB
+";
+
+/// Runs until dropped. `fsync` is on: tests kill it.
+pub(crate) struct PostgresServer {
+    folder: TempDir,
+    port: u16,
+    user: Option<User>,
+    postmaster: Option<Child>,
+}
+
+/// Who runs it, since the server refuses to run as root.
+#[derive(Clone, Copy)]
+struct User {
+    id: u32,
+    group: u32,
+}
+
+impl User {
+    fn named(name: &str) -> Self {
+        let ask = |what: &str| -> u32 {
+            let output = Command::new("id").arg(what).arg(name).output().unwrap();
+            let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+            let answer = answer.trim().parse();
+            answer.unwrap_or_else(|_| panic!("no user {name}: {output:?}"))
+        };
+        Self {
+            id: ask("-u"),
+            group: ask("-g"),
+        }
+    }
+}
+
+impl PostgresServer {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        let user =
+            is_root.then(|| User::named(&program("TIDEGATE_TEST_POSTGRES_USER", "a Postgres")));
+        if let Some(user) = user {
+            chown(folder.path(), Some(user.id), Some(user.group)).unwrap();
+        }
+        let mut server = Self {
+            folder,
+            port: free_port(),
+            user,
+            postmaster: None,
+        };
+        // Who can reach 127.0.0.1 may do anything.
+        let options = [
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "--no-sync",
+        ];
+        succeed(
+            server
+                .command("initdb")
+                .arg("-D")
+                .arg(server.data())
+                .args(options),
+        );
+        server.append(SETTINGS);
+        server.start_again();
+        server
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("server.log")
+    }
+
+    /// One of Postgres' programs, as the user that may run it.
+    fn command(&self, name: &str) -> Command {
+        let bin = program("TIDEGATE_TEST_POSTGRES_BIN", "a Postgres");
+        let mut command = Command::new(Path::new(&bin).join(name));
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+        if let Some(user) = self.user {
+            command.uid(user.id).gid(user.group);
+        }
+        command
+    }
+
+    fn append(&self, settings: &str) {
+        let path = self.data().join("postgresql.conf");
+        let mut file = File::options().append(true).open(path).unwrap();
+        file.write_all(settings.as_bytes()).unwrap();
+    }
+
+    /// The URL of its own database.
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Changes a setting, for the running server too if it is one that a reload changes. The last value
+    /// counts.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.append(&format!("{name} = '{value}'\n"));
+        if self.postmaster.is_none() {
+            return;
+        }
+        let mut session = Session::open(&self.url());
+        session.run("SELECT pg_reload_conf()");
+        let shown = format!(
+            "SELECT pending_restart OR setting = '{value}' OR current_setting(name) = '{value}'
+             FROM pg_settings WHERE name = '{name}'"
+        );
+        wait_until(LONG, &format!("{name} is {value}"), || session.one(&shown));
+    }
+
+    /// Starts it on the same port and data, and waits until it takes connections. It recovers first if it
+    /// was killed.
+    pub(crate) fn start_again(&mut self) {
+        assert!(self.postmaster.is_none(), "Postgres is up");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log())
+            .unwrap();
+        let mut command = self.command("postgres");
+        command.arg("-D").arg(self.data());
+        command.arg("-p").arg(self.port.to_string());
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        self.postmaster = Some(command.spawn().unwrap());
+        wait_until(LONG, "Postgres takes connections", || {
+            let ended = self.postmaster.as_mut().unwrap().try_wait().unwrap();
+            assert!(
+                ended.is_none(),
+                "Postgres did not start\n{}",
+                self.log_tail()
+            );
+            Session::try_open(&self.url()).is_ok()
+        });
+    }
+
+    /// Ends the postmaster with SIGKILL, and waits until its children have noticed: while one of them is
+    /// left, the data cannot be used again.
+    pub(crate) fn kill(&mut self) {
+        let mut postmaster = self.postmaster.take().expect("Postgres is up");
+        let pid = postmaster.id();
+        // Stopped, so that it gets no child that is not in the list.
+        succeed(Command::new("kill").args(["-STOP", &pid.to_string()]));
+        let children = children(pid);
+        kill(&mut postmaster);
+        wait_until(LONG, "all processes of Postgres have ended", || {
+            children.iter().all(|child| !is_alive(*child))
+        });
+    }
+
+    /// Ends all of its processes at once and without a checkpoint, as `pg_ctl stop -m immediate` does.
+    pub(crate) fn stop_immediately(&mut self) {
+        let mut postmaster = self.postmaster.take().expect("Postgres is up");
+        let options = ["-m", "immediate", "-s", "-w", "stop"];
+        // It waits until the postmaster is gone, which it is not before somebody asks how it has ended.
+        let mut stop = self.command("pg_ctl");
+        let mut stop = stop
+            .arg("-D")
+            .arg(self.data())
+            .args(options)
+            .spawn()
+            .unwrap();
+        postmaster.wait().unwrap();
+        assert!(stop.wait().unwrap().success(), "pg_ctl stop");
+    }
+
+    fn log_tail(&self) -> String {
+        let log = fs::read(self.log()).unwrap_or_default();
+        let tail = &log[log.len().saturating_sub(4 << 10)..];
+        String::from_utf8_lossy(tail).into_owned()
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("== end of the log of Postgres\n{}", self.log_tail());
+        }
+        if let Some(mut postmaster) = self.postmaster.take() {
+            let children = children(postmaster.id());
+            // Quit: the postmaster ends its children at once.
+            let _ = Command::new("kill")
+                .args(["-QUIT", &postmaster.id().to_string()])
+                .status();
+            let _ = postmaster.wait();
+            // The folder is deleted next.
+            while children.iter().any(|child| is_alive(*child)) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// The processes whose parent this is.
+fn children(parent: u32) -> Vec<u32> {
+    let output = Command::new("ps").args(["-A", "-o", "ppid=,pid="]).output();
+    let all = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+    let pair = |line: &str| -> Option<(u32, u32)> {
+        let mut words = line.split_whitespace();
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    };
+    let pairs = all.lines().filter_map(pair);
+    pairs
+        .filter(|(of, _)| *of == parent)
+        .map(|(_, pid)| pid)
+        .collect()
+}
+
+/// Whether a process still holds what it held: one that ended and that nobody has collected does not.
+fn is_alive(pid: u32) -> bool {
+    let output = Command::new("ps")
+        .args(["-o", "stat=", "-p", &pid.to_string()])
+        .output();
+    let state = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+    !matches!(state.trim().chars().next(), None | Some('Z'))
+}
