@@ -1,0 +1,50 @@
+//! Batches that do not wait for the disk, and a Postgres that is killed.
+
+use crate::harness::{LONG, PostgresServer, Servers, World, committed_offsets, wait_until};
+
+// I1, I2, I7: what a crash takes back it takes back as a whole, it is applied again, and Kafka was told of
+// nothing that could be taken back.
+#[test]
+fn batches_that_do_not_wait_for_the_disk_fall_back_as_a_whole() {
+    let mut postgres = PostgresServer::start();
+    postgres.set("wal_writer_delay", "10s");
+    let servers = Servers::shared().with_postgres(&postgres);
+    let world = World::ledger_at(&servers, 2);
+    let feeder = world.stream().feed(500);
+    let mut process = world
+        .launch("a")
+        .env("TIDEGATE__APPLY__SYNCHRONOUS_COMMIT", "false")
+        // Its own transactions wait for the disk, and take everything before them along.
+        .env("TIDEGATE__RELAY__ENABLED", "false")
+        .batch_records_max(30)
+        .start();
+    let mut random = world.random();
+    let mut taken_back = 0;
+    for _ in 0..5 {
+        let target = world.progress() + random.i64(300..900);
+        wait_until(LONG, "it works", || world.progress() >= target);
+        process.signal("STOP");
+        let before = world.progress();
+        postgres.kill();
+        postgres.start_again();
+        world.db.reconnect();
+        let positions = world.positions();
+        taken_back += before - world.progress();
+        for projection in ["balances", "turnover", "journal"] {
+            let group = world.group(projection);
+            for (partition, mirrored) in committed_offsets(&group, world.incoming(), 2) {
+                let stored = positions[&(projection.to_owned(), partition)];
+                assert!(
+                    mirrored <= stored,
+                    "{mirrored} is mirrored, {stored} is stored"
+                );
+            }
+        }
+        world.assert_tables_are_at_the_positions();
+        process.signal("CONT");
+    }
+    assert!(taken_back > 0, "no crash has taken anything back");
+    feeder.finish();
+    world.assert_exact();
+    assert!(process.is_running());
+}
