@@ -48,7 +48,7 @@ pub(crate) enum Mistake {
     ReadsAfterBarrier,
     /// The relay takes a barrier that has touched no row for done.
     BarrierTouchesNothing,
-    /// The relay goes on behind a message that the broker has refused.
+    /// The producer goes on behind a message that the broker has refused.
     GoesOnBehindAFailure,
     /// The cursor moves over what was handed to the producer, not over what the broker has acknowledged.
     CursorBeforeAnswer,

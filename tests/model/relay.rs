@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A lease runs out whenever it likes. What a lost session has handed to its producer may land later, in
-//! order, or not at all. Taken for granted: the idempotent producer keeps the order of what it was given,
-//! and nothing lands behind a message that the broker has refused.
+//! order, or not at all. Taken for granted: the idempotent producer keeps the order of what it was given, and
+//! stops at a message that the broker has refused (`enable.gapless.guarantee`).
 
 use stateright::{Model, Property};
 
