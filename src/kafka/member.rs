@@ -255,9 +255,15 @@ impl Group {
         info!(group = self.name, partitions = %list(partitions), "revoked");
     }
 
-    /// Copies durable positions to the group, for lag tools (I7). Failures do not matter.
+    /// Copies durable positions to the group, for lag tools (I7), but only of what is still assigned: a batch
+    /// that outlasts its revoke must not overwrite what the next owner says. Failures do not matter.
     fn mirror(&self, consumer: &BaseConsumer<Callbacks>) {
-        let positions = std::mem::take(&mut self.state().mirror);
+        let positions = {
+            let mut state = self.state();
+            let mut positions = std::mem::take(&mut state.mirror);
+            positions.retain(|partition, _| state.assigned.contains(partition));
+            positions
+        };
         if positions.is_empty() {
             return;
         }

@@ -54,9 +54,11 @@ impl Producer {
         }
     }
 
-    /// Whether librdkafka has given up on this producer: a new one is needed.
-    pub(crate) fn failed_for_good(&self) -> bool {
-        self.producer.client().fatal_error().is_some()
+    /// Why librdkafka has given up on this producer, if it has: a new one is needed. It gives up when the broker
+    /// refuses a message, since nothing may be sent behind one that is missing.
+    pub(crate) fn failed_for_good(&self) -> Option<KafkaError> {
+        let (code, _) = self.producer.client().fatal_error()?;
+        Some(KafkaError::MessageProduction(code))
     }
 
     /// Forgets all that is under way, so that nothing is sent behind our back.

@@ -192,6 +192,8 @@ impl Connection {
         }
         config
             .set("enable.idempotence", "true")
+            // Otherwise what is behind a refused message is renumbered, and sent before it.
+            .set("enable.gapless.guarantee", "true")
             .set("acks", "all")
             .set("message.timeout.ms", "0")
             .set("partitioner", "murmur2_random");

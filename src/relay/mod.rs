@@ -5,8 +5,9 @@
 //! with a synchronous commit, which makes all that was visible to the read durable. Only rows read in
 //! it are sent. Deliveries are awaited in order; the first that fails stops its stream, and the stream
 //! starts again from the first row that is not acknowledged, with one message, then two, then four:
-//! messages travel together, and the broker refuses all that travel with one it does not take. A lost
-//! connection drops rows and cursors from memory: what is true is read again.
+//! messages travel together, and the broker refuses all that travel with one it does not take. The producer
+//! stops at a refused message too, since what is behind it would otherwise arrive first, and a new one goes
+//! on. A lost connection drops rows and cursors from memory: what is true is read again.
 //!
 //! There is deliberately no per-row mark, no SKIP LOCKED over messages and no transaction-id horizon:
 //! numbers are dense and in commit order, so a cursor is enough.
@@ -134,7 +135,7 @@ impl Relay {
                     .database
                     .connect(&format!("tidegate {} relay", self.owner))
                     .await?,
-                producer: Producer::new(&self.kafka, &format!("tidegate-relay-{}", self.owner))?,
+                producer: self.producer()?,
                 held: BTreeMap::new(),
                 took: None,
                 renewed: Instant::now(),
@@ -153,6 +154,10 @@ impl Relay {
             failpoint::reach(failpoint::BEFORE_CURSOR);
         }
         Ok(any)
+    }
+
+    fn producer(&self) -> Result<Producer, KafkaError> {
+        Producer::new(&self.kafka, &format!("tidegate-relay-{}", self.owner))
     }
 
     async fn within<T>(
@@ -238,7 +243,7 @@ impl Relay {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         let mut stopped: BTreeSet<String> = BTreeSet::new();
         let streams: BTreeSet<String> = rows.iter().map(|row| row.stream.clone()).collect();
-        for row in rows {
+        'rows: for row in rows {
             if stopped.contains(&row.stream) {
                 continue;
             }
@@ -265,8 +270,9 @@ impl Relay {
                             break;
                         }
                     }
-                    Enqueued::Refused(error) if session.producer.failed_for_good() => {
-                        return Err(error.into());
+                    // It has stopped at a message that it took before: which one is told below.
+                    Enqueued::Refused(_) if session.producer.failed_for_good().is_some() => {
+                        break 'rows;
                     }
                     Enqueued::Refused(error) => {
                         fail(session, &row.stream, row.number, &error, &mut stopped);
@@ -275,6 +281,7 @@ impl Relay {
                 }
             }
         }
+        failpoint::reach(failpoint::HANDED_OVER);
         while let Some(next) = under_way.pop_front() {
             self.settle(session, next, &mut stopped).await?;
         }
@@ -282,6 +289,13 @@ impl Relay {
             if let Some(held) = session.held.get_mut(stream) {
                 held.most = (held.most * 2).min(WINDOW);
             }
+        }
+        if let Some(error) = session.producer.failed_for_good() {
+            let mut stopped = stopped.iter().filter_map(|s| session.held.get(s));
+            if !stopped.any(|held| held.failures > 0) {
+                return Err(error.into());
+            }
+            session.producer = self.producer()?;
         }
         Ok(())
     }
@@ -312,6 +326,10 @@ impl Relay {
                     return Ok(());
                 }
                 () = tokio::time::sleep(renew_in) => {
+                    // What a producer that has stopped would have tried again is not answered by itself.
+                    if session.producer.failed_for_good().is_some() {
+                        session.producer.purge();
+                    }
                     if asked.elapsed() >= self.lease
                         && let Some(held) = session.held.get_mut(&stream)
                     {
@@ -336,8 +354,7 @@ impl Relay {
                     held.failures = 0;
                 }
             }
-            Err(error) if session.producer.failed_for_good() => return Err(error.into()),
-            // Taken back by us, because another stream has failed: nothing of this one's fault.
+            // Taken back by us or by the producer, because another stream has failed: nothing of this one's fault.
             Err(KafkaError::MessageProduction(
                 RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight,
             )) => {

@@ -8,6 +8,8 @@ pub(crate) const BEFORE_ADVANCE: &str = "apply-before-advance";
 pub(crate) const BEFORE_COMMIT: &str = "apply-before-commit";
 /// After COMMIT was answered, before anything else knows: an end here leaves both.
 pub(crate) const AFTER_COMMIT: &str = "apply-after-commit";
+/// After messages were handed to the producer, before any answer is looked at.
+pub(crate) const HANDED_OVER: &str = "relay-handed-over";
 /// After the broker has acknowledged messages, before the cursor moves: they are sent again.
 pub(crate) const BEFORE_CURSOR: &str = "relay-before-cursor";
 

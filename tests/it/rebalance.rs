@@ -155,6 +155,39 @@ fn what_is_mirrored_never_exceeds_the_position_and_is_never_read() {
     });
 }
 
+// I7: what a batch that outlasts its revoke has to say is old, and the next owner has said more.
+#[test]
+fn a_batch_that_outlasts_its_revoke_does_not_overwrite_the_mirror() {
+    let world = World::journal(2);
+    world.stream().produce(40);
+    let slow = world
+        .launch("slow")
+        .env("TIDEGATE__APPLY__WRITERS", 1)
+        .env("TIDEGATE__APPLY__DRAIN_MAX", "200ms")
+        // One batch of both partitions.
+        .env("TIDEGATE__APPLY__BATCH_LINGER", "1s")
+        .failpoints("apply-after-commit=1*sleep(12000)")
+        .start();
+    wait_until(LONG, "it has applied what there is", || {
+        world.positions().len() == 2 && world.progress() == 40
+    });
+    world.stream().produce(200);
+    let ends = end_offsets(world.incoming(), 2);
+    let mirrored = || committed_offsets(&world.group("journal"), world.incoming(), 2);
+    let quick = world.start("quick");
+    wait_until(LONG, "the other has mirrored its partition", || {
+        mirrored().iter().any(|(p, next)| ends[p] == *next)
+    });
+    assert!(world.has_some_of("journal", &quick));
+    slow.wait_for_log(LONG, &["applied"]);
+    // It wakes up, and mirrors what it still has along with whatever it has to say of what it had.
+    world.wait_until_done(LONG);
+    slow.stop();
+    assert_eq!(mirrored(), ends);
+    quick.stop();
+    world.assert_exact();
+}
+
 // I7: never read, also where the group has none.
 #[test]
 fn a_partition_that_appears_later_begins_at_its_oldest_record() {

@@ -272,6 +272,36 @@ fn a_topic_that_takes_less_than_a_batch_gets_every_message() {
     assert!(process.has_logged(&["relay: not sent", "MessageSizeTooLarge"]));
 }
 
+// I9: what the broker would take does not arrive before what it does not take, however late the relay
+// looks at the answers.
+#[test]
+fn nothing_overtakes_a_message_that_the_broker_refuses() {
+    let world = World::new(1, LETTERS, &[]);
+    set_topic(world.outgoing(), "max.message.bytes", "60000");
+    write_letters(&world, 600, |_, number| match number {
+        5 => 200_000,
+        _ => 1_000,
+    });
+    // All are handed over at once, and travel in many batches.
+    let mut holder = world.db.session();
+    holder.run("BEGIN; LOCK TABLE tidegate.relay");
+    let process = world
+        .launch("a")
+        .option("batch.size", "20000")
+        .failpoints("relay-handed-over=1*sleep(2000)")
+        .start();
+    wait_until(LONG, "all is in the outbox", || world.progress() == 600);
+    holder.run("ROLLBACK");
+    process.wait_for_log(LONG, &["relay: not sent", "number=6"]);
+    let sent = world.sent();
+    let number = |record: &LogRecord| record.json()["number"].as_i64().unwrap();
+    let overtaken: Vec<i64> = sent.iter().map(number).filter(|n| *n > 5).collect();
+    assert!(overtaken.is_empty(), "{overtaken:?}");
+
+    set_topic(world.outgoing(), "max.message.bytes", "400000");
+    assert_sent(&world);
+}
+
 // I9, I10: a stop waits for no answer. What is under way is sent again by the next relay.
 #[test]
 fn a_stop_waits_for_no_broker() {
