@@ -38,6 +38,10 @@ pub(crate) enum RepositionError {
         to: i64,
     },
     #[error(
+        "topic {0} is the one that was read so far, and no partition of it is halted: there is nothing to accept"
+    )]
+    NothingToAccept(String),
+    #[error(
         "{partition} stands at {next}, which the log does not have (it holds {low} to {high}): it is not the same log. Without --same-log it is read from its beginning"
     )]
     NotTheSameLog {
@@ -177,6 +181,11 @@ async fn accept_in(
             projection: projection.to_owned(),
             what: format!("topic {topic}"),
         });
+    }
+    // An answer that was lost, and a command that is repeated, must not begin yet another log (I5).
+    let known = |p: &Stood| p.topic_id.is_some() && p.topic_id == accept.topic_id;
+    if rows.iter().all(|p| known(p) && p.condition != "halted") {
+        return Err(RepositionError::NothingToAccept(topic.to_owned()));
     }
     let mut moved = Vec::new();
     let mut after = Vec::new();

@@ -213,5 +213,6 @@ fn begin(
         incarnation: incarnation + i32::from(anew.contains(partition.topic())),
         topic_id: topic_ids.get(partition.topic()).copied().flatten(),
         epoch: before.map_or(0, |p| p.epoch),
+        condition: String::new(),
     }
 }

@@ -299,9 +299,6 @@ pub(crate) async fn confirm(
     application_name: &str,
     timeouts: &Timeouts,
 ) -> Result<Vec<(TopicPartition, NextOffset)>, Error> {
-    let Some((_, first)) = claims.first() else {
-        return Ok(Vec::new());
-    };
     transaction::begin(
         connection,
         transaction::OWN_SEARCH_PATH,
@@ -311,7 +308,7 @@ pub(crate) async fn confirm(
     .await?;
     let rows: Vec<(String, i32, i64)> = sqlx::query_as(CONFIRM)
         .bind(projection)
-        .bind(first.generation)
+        .bind(claims.iter().map(|(_, c)| c.generation).collect::<Vec<_>>())
         .bind(claims.iter().map(|(p, _)| p.topic()).collect::<Vec<_>>())
         .bind(
             claims
@@ -370,6 +367,7 @@ pub(crate) struct Stood {
     pub(crate) incarnation: i32,
     pub(crate) topic_id: Option<Uuid>,
     pub(crate) epoch: i64,
+    pub(crate) condition: String,
 }
 
 /// Locks the positions of one topic.

@@ -67,6 +67,9 @@ fn a_topic_made_anew_and_longer_halts_until_it_is_accepted() {
     assert_says(&accepted, &["50", "accepted (operation"]);
     world.wait_until_done(LONG);
     assert_eq!(applied(&world), 170);
+    // The same command again, whose first answer may have been lost.
+    let again = world.tidegate(&accept).expect(70).stderr;
+    assert_says(&again, &["there is nothing to accept"]);
     let incarnation: i32 = world.db.one("SELECT incarnation FROM tidegate.position");
     assert_eq!(incarnation, 2);
     let recorded: Vec<(String, i64)> = world
