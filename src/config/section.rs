@@ -235,12 +235,12 @@ impl<'t> Section<'t> {
         found.map(|(_, choice)| *choice)
     }
 
-    /// A duration of at most a day; none is shorter than `min`.
     pub(super) fn flag(&self, key: &str, default: bool, sources: &mut Sources<'_>) -> bool {
         let choices = [("true", true), ("false", false)];
         self.choice(key, &choices, sources).unwrap_or(default)
     }
 
+    /// A duration of at most a day; none is shorter than `min`.
     pub(super) fn duration(
         &self,
         key: &str,
