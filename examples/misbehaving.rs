@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use sqlx::Connection as _;
 use tidegate::projection::{
-    Batch, BatchHandler, Context, Gate, HandlerError, Message, Projection, Registry,
+    Batch, BatchHandler, Context, Gate, HandlerError, Message, OnFailure, Projection, Registry,
 };
 
 const SETUP: &str = "CREATE TABLE effect (part integer NOT NULL, record_offset bigint NOT NULL)";
@@ -123,7 +123,12 @@ fn main() -> ExitCode {
     };
     let incoming = topic("INCOMING_TOPIC");
     let projection = Projection::batch("misbehaving", 1, &[&incoming], Gate::None, handler);
-    match Registry::new().register(projection.setup(SETUP)) {
+    let on_failure = match std::env::var("ON_FAILURE").as_deref() {
+        Ok("park") => OnFailure::Park,
+        _ => OnFailure::Halt,
+    };
+    let projection = projection.setup(SETUP).on_failure(on_failure);
+    match Registry::new().register(projection) {
         Ok(registry) => tidegate::cli::main(registry),
         Err(error) => {
             eprintln!("{error}");

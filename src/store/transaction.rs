@@ -58,6 +58,14 @@ pub(crate) async fn begin_guarded<'c>(
     Ok(transaction)
 }
 
+/// Begins a transaction that sees one moment, to read what must fit together.
+pub(crate) async fn begin_snapshot(connection: &mut PgConnection) -> Result<(), Error> {
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 async fn set(
     connection: &mut PgConnection,
     search_path: &str,

@@ -108,7 +108,7 @@ const KNOWS: [(&str, &[&str]); 13] = [
     ("telemetry", &[]),
     ("engine", &[]),
     ("projection", &["types", "engine", "store", "cli"]),
-    ("codec", &["types", "projection"]),
+    ("codec", &["types", "engine", "projection"]),
     ("store", &["types", "engine"]),
     (
         "sql_projection",
@@ -132,7 +132,7 @@ const KNOWS: [(&str, &[&str]); 13] = [
     ),
     (
         "config",
-        &["projection", "sql_projection", "store", "kafka"],
+        &["engine", "projection", "sql_projection", "store", "kafka"],
     ),
     (
         "cli",
@@ -146,6 +146,7 @@ const KNOWS: [(&str, &[&str]); 13] = [
             "relay",
             "runtime",
             "config",
+            "codec",
         ],
     ),
     ("lib", &["cli", "projection", "types"]),
@@ -243,6 +244,10 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/admission.rs",
             "src/runtime/apply.rs",
             "src/runtime/claim.rs",
+            "src/runtime/letters.rs",
+            "src/runtime/redrive.rs",
+            "src/runtime/refusal.rs",
+            "src/runtime/parking.rs",
             "src/runtime/reposition.rs",
             "src/runtime/reset.rs",
             "src/runtime/service.rs",

@@ -286,6 +286,7 @@ impl Writer {
                     passed: Passed::default(),
                     limit: None,
                     ended: None,
+                    condemned: None,
                     retrying: false,
                     trouble: String::new(),
                 }),

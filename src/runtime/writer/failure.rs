@@ -2,13 +2,15 @@
 
 use std::time::Instant;
 
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::{GAP_LOOK_EVERY, LOOK_EVERY, State, Work, Writer, jitter};
 use crate::engine::isolation::{self, Next};
+use crate::engine::parking::Rejection;
 use crate::engine::{Class, backoff};
-use crate::runtime::apply::{Failure, Refusal};
+use crate::runtime::apply::{Failure, Then};
+use crate::runtime::refusal::Refusal;
 use crate::store;
 use crate::store::position::{self, Condition};
 use crate::telemetry;
@@ -25,8 +27,23 @@ impl Writer {
     ) {
         let projection = &self.projection.name;
         match failure {
-            Failure::Rejected { at, why, waits } => {
-                self.isolate(work, moved, at, &why, waits).await;
+            Failure::Rejected {
+                at,
+                rejection,
+                then,
+            } => {
+                self.isolate(work, moved, at, rejection, then).await;
+            }
+            Failure::NeedsHeaders => {
+                work.with_headers = true;
+                info!(
+                    projection,
+                    "a record is to be parked; fetching again with headers"
+                );
+                for (partition, ..) in moved {
+                    let state = State::claim_at(Instant::now());
+                    work.partitions.insert(partition.clone(), state);
+                }
             }
             Failure::Slow(why) => {
                 let records: usize = moved.iter().map(|(_, count, _)| count).sum();
@@ -89,10 +106,11 @@ impl Writer {
         work: &mut Work,
         moved: &[(TopicPartition, usize, NextOffset)],
         at: Option<u32>,
-        why: &str,
-        waits: bool,
+        rejection: Rejection,
+        then: Then,
     ) {
-        warn!(
+        let why = &rejection.detail;
+        info!(
             projection = self.projection.name,
             why, "a record is refused; looking for it"
         );
@@ -115,15 +133,19 @@ impl Writer {
             }
         }
         work.held_since = Some(Instant::now());
-        if let Some(partition) = found {
-            let offset = match work.partitions.get(&partition) {
-                Some(State::Running(running)) => running.held.records.front().map(Record::offset),
-                _ => None,
-            };
-            let why = format!("{partition} offset {}: {why}", offset.unwrap_or_default());
-            let again = waits.then(|| Instant::now() + GAP_LOOK_EVERY);
-            self.halt(work, &partition, &why, again).await;
+        let Some(partition) = found else { return };
+        let Some(State::Running(running)) = work.partitions.get_mut(&partition) else {
+            return;
+        };
+        let offset = running.held.records.front().map(Record::offset);
+        if then == Then::Park {
+            running.limit = Some(1);
+            running.condemned = Some(rejection);
+            return;
         }
+        let why = format!("{partition} offset {}: {why}", offset.unwrap_or_default());
+        let again = (then == Then::HaltAndLook).then(|| Instant::now() + GAP_LOOK_EVERY);
+        self.halt(work, &partition, &why, again).await;
     }
 
     /// Stops a partition until a person acts, or until `again`, if the claim is still the newest: a worker
@@ -145,6 +167,7 @@ impl Writer {
             return;
         };
         self.member.unfetch(partition);
+        let why = &*self.secrets.cleaned(why);
         error!(projection, %partition, why, "halting");
         // What went wrong may have cost the connection; the halt must be told all the same.
         if work.connection.is_none() {
