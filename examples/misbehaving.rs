@@ -78,6 +78,7 @@ impl BatchHandler for Misbehaving {
                     run(ctx, "INSERT INTO misbehaving.effect VALUES (-1, -1)").await?;
                     return Err(HandlerError::transient("come back later"));
                 }
+                Some("come back later") => return Err(HandlerError::transient("come back later")),
                 Some("emit too much") => {
                     let message = Message {
                         topic: self.outgoing.clone(),
@@ -127,7 +128,12 @@ fn main() -> ExitCode {
         Ok("park") => OnFailure::Park,
         _ => OnFailure::Halt,
     };
-    let projection = projection.setup(SETUP).on_failure(on_failure);
+    let attempts = std::env::var("ATTEMPTS_MAX").ok();
+    let attempts = attempts.and_then(|max| max.parse().ok()).unwrap_or(0);
+    let projection = projection
+        .setup(SETUP)
+        .on_failure(on_failure)
+        .attempts_max(attempts);
     match Registry::new().register(projection) {
         Ok(registry) => tidegate::cli::main(registry),
         Err(error) => {

@@ -161,6 +161,7 @@ pub struct Projection {
     pub(crate) tombstones: Tombstones,
     pub(crate) on_failure: OnFailure,
     pub(crate) parking: ParkingLimits,
+    pub(crate) attempts_max: u32,
     /// What SQLSTATEs of the handler's statements mean here, other than usual.
     pub(crate) sqlstates: BTreeMap<String, Class>,
     pub(crate) start: Start,
@@ -215,6 +216,7 @@ impl Projection {
             tombstones: Tombstones::default(),
             on_failure: OnFailure::default(),
             parking: ParkingLimits::default(),
+            attempts_max: 0,
             sqlstates: BTreeMap::new(),
             start: Start::default(),
             setup: String::new(),
@@ -264,6 +266,15 @@ impl Projection {
     #[must_use]
     pub fn parking(mut self, limits: ParkingLimits) -> Self {
         self.parking = limits;
+        self
+    }
+
+    /// How often a batch is tried whose handler returns [`HandlerError::transient`](super::HandlerError::transient)
+    /// before its partition halts: 0, as by default, for as often as it takes. Errors of the database that
+    /// may pass later are not counted.
+    #[must_use]
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.attempts_max = attempts;
         self
     }
 

@@ -102,6 +102,8 @@ pub(crate) enum Failure {
         class: Class,
         why: String,
         usable: bool,
+        /// The handler's own word, not an error of the database.
+        own: bool,
     },
     /// It took too long: a smaller batch may do.
     Slow(String),
@@ -172,6 +174,7 @@ impl From<HandlerError> for Failure {
             class => Self::Handler {
                 class,
                 usable: error.sql().is_none_or(store::connection_is_usable),
+                own: error.sql().is_none(),
                 why: error.to_string(),
             },
         }
@@ -397,6 +400,7 @@ pub(super) fn failure_of(projection: &Projection, error: HandlerError) -> Failur
             why: "the handler has swallowed an SQL error, after which nothing of the batch can be applied; return the error instead"
                 .to_owned(),
             usable: true,
+            own: false,
         };
     }
     let own = error

@@ -598,7 +598,9 @@ fn redriven_under_load_and_over_restarts_the_tables_are_the_fold() {
     }
     assert_eq!(rows.len(), last.len());
     world.tidegate(&["verify"]).expect(0);
-    let applied: i64 = world.db.one("SELECT sum(applied)::bigint FROM tidegate.position");
+    let applied: i64 = world
+        .db
+        .one("SELECT sum(applied)::bigint FROM tidegate.position");
     let redriven: i64 = world
         .db
         .one("SELECT count(*) FROM tidegate.dead_letter WHERE state = 'applied'");

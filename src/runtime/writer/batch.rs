@@ -345,7 +345,7 @@ impl Writer {
                 });
                 running.condemned = None;
                 running.trouble.clear();
-                if std::mem::take(&mut running.retrying) {
+                if std::mem::take(&mut running.retries) > 0 {
                     recovered.push(partition);
                 }
                 if !running.held.is_empty() {

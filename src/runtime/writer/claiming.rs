@@ -287,7 +287,7 @@ impl Writer {
                     limit: None,
                     ended: None,
                     condemned: None,
-                    retrying: false,
+                    retries: 0,
                     trouble: String::new(),
                 }),
                 Fetched::NotAssigned => State::claim_at(Instant::now() + LOOK_EVERY),

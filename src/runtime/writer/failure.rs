@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{GAP_LOOK_EVERY, LOOK_EVERY, State, Work, Writer, jitter};
 use crate::engine::isolation::{self, Next};
-use crate::engine::parking::Rejection;
+use crate::engine::parking::{Reason, Rejection};
 use crate::engine::{Class, backoff};
 use crate::runtime::apply::{Failure, Then};
 use crate::runtime::refusal::Refusal;
@@ -50,6 +50,18 @@ impl Writer {
                 work.batch_records_max = (records / 2).max(1);
                 let why = format!("{why}; trying {} records at once", work.batch_records_max);
                 self.connection_lost(work, &why);
+            }
+            // An outage is waited for however long it lasts (I10); a handler's own word may have a limit.
+            Failure::Handler {
+                class: Class::Transient,
+                why,
+                own: true,
+                ..
+            } if self.has_tried_enough(work, moved) => {
+                let max = self.projection.attempts_max;
+                let why = format!("given up after {max} attempts: {why}");
+                let rejection = Rejection::new(Reason::Rejected, why);
+                self.isolate(work, moved, None, rejection, Then::Halt).await;
             }
             Failure::Handler {
                 class: Class::Transient,
@@ -206,6 +218,17 @@ impl Writer {
         }
     }
 
+    /// Whether a handler that asks to be tried again was, as often as is allowed, or is being searched for
+    /// the record already.
+    fn has_tried_enough(&self, work: &Work, moved: &[(TopicPartition, usize, NextOffset)]) -> bool {
+        let max = self.projection.attempts_max;
+        max > 0
+            && moved.iter().any(|(partition, ..)| {
+                matches!(work.partitions.get(partition), Some(State::Running(running))
+                    if running.limit.is_some() || running.retries.saturating_add(1) >= max)
+            })
+    }
+
     /// The whole transaction again, later: with the records that are held, if the connection is good.
     pub(super) async fn retry_later(
         &self,
@@ -226,9 +249,10 @@ impl Writer {
         work.held_since = Some(Instant::now());
         for (partition, ..) in moved {
             if let Some(State::Running(running)) = work.partitions.get_mut(partition) {
-                running.retrying = true;
+                running.retries = running.retries.saturating_add(1);
+                let why = format!("attempt {}: {why}", running.retries);
+                self.say(work, partition, Condition::Retrying, &why).await;
             }
-            self.say(work, partition, Condition::Retrying, why).await;
         }
     }
 

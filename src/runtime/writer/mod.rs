@@ -89,8 +89,8 @@ struct Running {
     ended: Option<String>,
     /// Why the first held record cannot be applied: it is parked next, alone.
     condemned: Option<Rejection>,
-    /// The position row says that it is retrying.
-    retrying: bool,
+    /// Attempts in a row that may pass later; the position row says so.
+    retries: u32,
     /// The last trouble that librdkafka told of, so that it is not said again and again.
     trouble: String,
 }
