@@ -6,7 +6,7 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use super::output::{number, table};
+use super::output::{counted, number, table};
 use super::{
     CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, connect,
     database, projections, who,
@@ -191,13 +191,22 @@ async fn execute_list(arguments: List) -> Done {
     }
     let mut lines = table(
         &[
-            "number", "record", "entity", "sequence", "reason", "state", "tried", "detail",
+            "number",
+            "projection",
+            "record",
+            "entity",
+            "sequence",
+            "reason",
+            "state",
+            "tried",
+            "detail",
         ],
         &["number", "sequence", "tried"],
     );
     for letter in &letters {
         lines.add_row([
             letter.number.to_string(),
+            letter.projection.clone(),
             place(letter),
             letter.entity.clone().unwrap_or_else(|| "-".to_owned()),
             letter
@@ -352,9 +361,8 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
         })
         .sum();
     println!(
-        "{} parked records of {} entities; with an entity goes all that waits of it, in order",
-        number(i64::try_from(letters.len()).unwrap_or(i64::MAX)),
-        number(i64::try_from(entities).unwrap_or(i64::MAX))
+        "{}; with an entity goes all that waits of it, in order",
+        counted(letters.len(), "parked record")
     );
     if arguments.dry_run || letters.is_empty() {
         if arguments.dry_run {
@@ -451,8 +459,8 @@ async fn execute_discard(arguments: Discard, registry: Registry) -> Done {
         return Ok(());
     }
     println!(
-        "This gives up {} parked records of {}, the first of them {}: their effects and messages will be missing.",
-        letters.len(),
+        "This gives up {} of {}, the first of them {}: effects and messages will be missing.",
+        counted(letters.len(), "parked record"),
         arguments.projection,
         place(&letters[0])
     );
@@ -469,8 +477,12 @@ async fn execute_discard(arguments: Discard, registry: Registry) -> Done {
     let (name, why) = (&arguments.projection, &arguments.why);
     let done = runtime::discard(&mut connection, name, moves_gates, &letters, why, operator).await;
     let operation = done.map_err(letter_failed)?;
+    let behind = match moves_gates {
+        true => "what waited behind goes on by itself".to_owned(),
+        false => format!("`tidegate dead-letters redrive {name}` applies what waited behind"),
+    };
     println!(
-        "discarded {} (operation {operation}); what waited behind them goes on with `tidegate dead-letters redrive {name}`",
+        "discarded {} (operation {operation}); {behind}",
         letters.len()
     );
     Ok(())

@@ -7,6 +7,14 @@
     reason = "this is the command line"
 )]
 
+/// As the standard one, but a reader that has had enough, such as `head`, ends the command without a word.
+macro_rules! println {
+    () => { println!("") };
+    ($($text:tt)*) => {
+        $crate::cli::output::line(format_args!($($text)*))
+    };
+}
+
 mod accept_topic;
 mod check;
 mod dead_letters;
