@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::batch::Chosen;
 use super::{Held, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
+use crate::failpoint;
 use crate::kafka::Fetched;
 use crate::runtime::apply::Generation;
 use crate::runtime::claim::{self, Waits};
@@ -118,6 +119,7 @@ impl Writer {
             };
             telemetry::unanswered_commit(projection, name);
             info!(projection, %partition, %next, outcome, "an unanswered commit is settled by the position");
+            failpoint::reach(failpoint::UNKNOWN_AFTER_CLAIM);
         }
         telemetry::claimed(projection);
         info!(projection, %partition, generation = generation.number, epoch = claimed.claim.epoch, %next, "claimed");
@@ -257,9 +259,13 @@ impl Writer {
         };
         let start = [(partition.clone(), log.low)];
         let limit = self.database.timeouts.statement;
+        failpoint::reach(failpoint::PARTITION_BEFORE_INSERT);
         let insert = position::insert(connection, projection, generation, &start);
         match store::within("adding a partition", limit, insert).await {
-            Ok(()) => info!(projection, %partition, next = log.low, "a new partition"),
+            Ok(()) => {
+                info!(projection, %partition, next = log.low, "a new partition");
+                failpoint::reach(failpoint::PARTITION_AFTER_INSERT);
+            }
             Err(error) => self.store_failed(work, &error),
         }
     }
