@@ -28,6 +28,7 @@ mod gate;
 mod handlers;
 mod log_shape;
 mod outage;
+mod postgres_outages;
 mod rebalance;
 mod records;
 mod relay;
