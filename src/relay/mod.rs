@@ -177,7 +177,9 @@ impl Relay {
 
     async fn take(&self, session: &mut Session) -> Result<(), store::Error> {
         self.begin(&mut session.connection).await?;
-        let leases = relay::take(&mut session.connection, &self.owner, self.lease).await?;
+        // A new session holds nothing, but the one before it may have: no need to wait until that runs out.
+        let own = session.took.is_none();
+        let leases = relay::take(&mut session.connection, &self.owner, self.lease, own).await?;
         transaction::commit(&mut session.connection).await?;
         let now = Instant::now();
         session.took = Some(now);

@@ -123,6 +123,32 @@ fn terminated_backends_are_survived() {
     watch.assert_only_grown();
 }
 
+// I9, I10: it knows that nobody but itself holds its streams.
+#[test]
+fn a_relay_that_lost_its_connection_does_not_wait_for_its_own_lease() {
+    let world = World::ledger(2);
+    let mut stream = world.stream();
+    // Enough for a message in every stream.
+    stream.produce(400);
+    let process = launch(&world).start();
+    wait_until(LONG, "all streams are known", || is_all_sent(&world));
+    process.stop();
+    let _process = launch(&world).env("TIDEGATE__RELAY__LEASE", "10m").start();
+    stream.produce(50);
+    for _ in 0..3 {
+        world.wait_until_done(LONG);
+        wait_until(LONG, "all is sent", || is_all_sent(&world));
+        let ended: i64 = world.db.one(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name LIKE 'tidegate % relay'",
+        );
+        assert_eq!(ended, 1);
+        stream.produce(50);
+    }
+    world.assert_exact();
+    assert_sent(&world);
+}
+
 // I1, I10: the transaction is ended while a handler thinks, and its next statement finds out.
 #[test]
 fn an_idle_in_transaction_kill_is_survived() {
@@ -205,18 +231,20 @@ fn the_relay_never_sends_what_a_postgres_crash_takes_back() {
         eprintln!("round {round}: {after} of {before} messages are left");
         taken_back += before - after;
     }
-    wait_until(LONG, "the rest is sent", || {
-        world.db.one(
-            "SELECT s.emitted = coalesce(r.sent_through, 0)
-             FROM tidegate.stream s LEFT JOIN tidegate.relay r USING (stream)",
-        )
-    });
+    wait_until(LONG, "the rest is sent", || is_all_sent(&world));
     let stored: Vec<(String,)> = world.db.rows("SELECT id::text FROM tidegate.outbox");
     for record in world.sent() {
         let id = (record.header("ce_id").to_owned(),);
         assert!(stored.contains(&id), "{id:?} is sent, and nowhere stored");
     }
     assert!(process.is_running());
+}
+
+fn is_all_sent(world: &World) -> bool {
+    world.db.one(
+        "SELECT count(*) > 0 AND bool_and(s.emitted = coalesce(r.sent_through, 0))
+         FROM tidegate.stream s LEFT JOIN tidegate.relay r USING (stream)",
+    )
 }
 
 fn count(world: &World) -> i64 {
