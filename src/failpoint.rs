@@ -48,6 +48,10 @@ points! {
     /// The writers are done, the group has no answer yet.
     REVOKE_BEFORE_ANSWER = "revoke-before-answer";
 
+    /// Positions may not be durable yet, and are about to be made so.
+    MIRROR_BEFORE_CONFIRM = "mirror-before-confirm";
+    /// They are durable, the poll thread does not know.
+    MIRROR_AFTER_CONFIRM = "mirror-after-confirm";
     /// Durable positions are about to be copied to the group.
     MIRROR_BEFORE_COMMIT = "mirror-before-commit";
     /// They are on their way; the broker may have them or not.
@@ -74,6 +78,11 @@ points! {
     RESET_BEFORE_COMMIT = "reset-before-commit";
     /// It is committed, the operator does not know.
     RESET_AFTER_COMMIT = "reset-after-commit";
+
+    /// Positions are moved by hand, and it is not committed.
+    REPOSITION_BEFORE_COMMIT = "reposition-before-commit";
+    /// It is committed, the operator does not know.
+    REPOSITION_AFTER_COMMIT = "reposition-after-commit";
 
     /// The relay has read messages and made them durable; none is sent.
     RELAY_AFTER_BARRIER = "relay-after-barrier";

@@ -158,7 +158,9 @@ fn a_mirror_that_ends_halfway_shows_no_more_than_the_position() {
     for point in points("mirror") {
         // No more than this: positions that go on would hide what is mirrored too far.
         stream.produce(100);
-        let process = launch_to(&world, point, random.u32(2..=3)).start();
+        let process = launch_to(&world, point, random.u32(2..=3))
+            .env("TIDEGATE__APPLY__SYNCHRONOUS_COMMIT", "false")
+            .start();
         expect_end_of_all(&world, process, point);
         let positions = world.positions();
         for projection in PROJECTIONS {
@@ -286,6 +288,44 @@ fn a_reset_that_ends_halfway_has_happened_or_not() {
     }
     drop(process);
     assert_recovers(&world, feeder.finish());
+}
+
+// I2, I6: a position that is moved by hand moves with its record of that, or does not.
+#[test]
+fn a_skip_that_ends_halfway_has_happened_or_not() {
+    let world = World::journal(1);
+    let mut stream = world.stream();
+    stream.produce(50);
+    let process = launch(&world).start();
+    world.wait_until_done(LONG);
+    process.stop();
+    stream.produce(50);
+    let partition = format!("{}/0", world.incoming());
+    let records = || -> (i64, i64) {
+        let count = |table: &str| {
+            world
+                .db
+                .one(&format!("SELECT count(*) FROM tidegate.{table}"))
+        };
+        (count("operation"), count("skipped"))
+    };
+    for (point, done) in points("reposition").into_iter().zip([false, true]) {
+        eprintln!("{point}");
+        let skip = world.launch("skip").failpoints(&format!("{point}=return"));
+        let ended = skip.output(&["skip", "journal", &partition, "--to", "60", "--yes"]);
+        ended.expect(-SIGKILL);
+        let next = if done { 60 } else { 50 };
+        assert_eq!(world.progress(), next);
+        assert_eq!(records(), (i64::from(done), i64::from(done)));
+    }
+    let _process = launch(&world).start();
+    world.wait_until_done(LONG);
+    let offsets: Vec<(i64,)> = world
+        .db
+        .rows("SELECT record_offset FROM journal.journal ORDER BY 1");
+    let expected: Vec<(i64,)> = (0..50).chain(60..100).map(|offset| (offset,)).collect();
+    assert_eq!(offsets, expected);
+    world.tidegate(&["verify"]).expect(0);
 }
 
 // I9: sent again or not, every message is there, with its id and in its order.

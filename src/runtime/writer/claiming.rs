@@ -153,9 +153,11 @@ impl Writer {
             .collect();
         let (projection, timeouts) = (&self.projection.name, &self.database.timeouts);
         let name = format!("tidegate {} confirm {projection}", self.owner);
+        failpoint::reach(failpoint::MIRROR_BEFORE_CONFIRM);
         let confirm = position::confirm(connection, projection, &claims, &name, timeouts);
         match store::within("confirming positions", timeouts.transaction(), confirm).await {
             Ok(durable) => {
+                failpoint::reach(failpoint::MIRROR_AFTER_CONFIRM);
                 work.unconfirmed = false;
                 for (partition, next) in durable {
                     self.member.mirror(&partition, next);
