@@ -17,9 +17,9 @@ use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::admission;
-use super::failpoint;
 use crate::codec::{DecodeError, Decoder};
 use crate::engine::Class;
+use crate::failpoint;
 use crate::projection::{Batch, Context, Emitted, Events, HandlerError, Outcome, Projection, Ref};
 use crate::store::position::{Advance, Claim, Expected, Stored, Totals};
 use crate::store::{self, Timeouts, outbox, position, transaction};
@@ -214,8 +214,10 @@ async fn in_transaction(
     };
     let xact_id = transaction::open_apply(connection, &projection.name, plans).await?;
 
+    failpoint::reach(failpoint::APPLY_AFTER_BEGIN);
     let order = events.by_entity();
     let outcomes = admission::admit(connection, projection, events, &order).await?; // I4
+    failpoint::reach(failpoint::APPLY_AFTER_GATE);
     let emitted = match effects(connection, projection, events, &order, &outcomes).await {
         Ok(emitted) => emitted,
         Err(failure) if !failure.leaves_connection_usable() => return Err(failure),
@@ -229,6 +231,7 @@ async fn in_transaction(
             );
         }
     };
+    failpoint::reach(failpoint::APPLY_AFTER_EFFECTS);
     let still_in = transaction::settle_effects(connection, applier.synchronous_commit)
         .await
         .map_err(|error| swallowed_or(HandlerError::from(error)))?;
@@ -238,9 +241,10 @@ async fn in_transaction(
     let messages = messages(projection, events, parts, emitted);
     if !messages.is_empty() {
         outbox::insert(connection, &messages).await?; // I5
+        failpoint::reach(failpoint::APPLY_AFTER_OUTBOX);
     }
 
-    failpoint::reach(failpoint::BEFORE_ADVANCE);
+    failpoint::reach(failpoint::APPLY_BEFORE_ADVANCE);
     let moves = moves(parts, events, &outcomes);
     let expected = Expected {
         projection: &projection.name,
@@ -255,7 +259,7 @@ async fn in_transaction(
     if moved != moves.len() as u64 {
         return Err(Failure::Refused); // I1, I2, I3: seen before COMMIT is sent
     }
-    failpoint::reach(failpoint::BEFORE_COMMIT);
+    failpoint::reach(failpoint::APPLY_BEFORE_COMMIT);
     committing.store(true, Ordering::Relaxed);
     match transaction.commit().await.map_err(store::Error::from) {
         Ok(()) => {}
@@ -263,7 +267,7 @@ async fn in_transaction(
         Err(error) if error.connection_is_usable() => return Err(Failure::Store(error)),
         Err(error) => return Err(Failure::Unknown(error)),
     }
-    failpoint::reach(failpoint::AFTER_COMMIT);
+    failpoint::reach(failpoint::APPLY_AFTER_COMMIT);
 
     let mut totals = Totals::default();
     for share in &moves {

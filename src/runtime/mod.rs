@@ -3,7 +3,6 @@
 mod admission;
 mod apply;
 mod claim;
-pub(crate) mod failpoint;
 mod reposition;
 mod reset;
 mod service;

@@ -33,6 +33,7 @@ use super::apply::Generation;
 use super::claim::Waits;
 use super::topic_watch::TopicIds;
 use crate::codec::Decoder;
+use crate::failpoint;
 use crate::kafka::{Cluster, Fetched, Input, Inputs, Member, Queue};
 use crate::projection::Projection;
 use crate::store::position::{self, Claim, Claimed};
@@ -255,7 +256,9 @@ impl Writer {
                     .into_iter()
                     .filter_map(|partition| work.partitions.remove_entry(&partition))
                     .collect();
+                failpoint::reach(failpoint::REVOKE_BEFORE_RELEASE);
                 self.release(work, &gone).await;
+                failpoint::reach(failpoint::REVOKE_AFTER_RELEASE);
                 // It may have rung while there was nothing left to abort.
                 let _ = abort.notified().now_or_never();
                 drop(done);
