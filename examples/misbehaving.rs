@@ -4,12 +4,16 @@
 //! `{"do": ".."}` it then misbehaves in the way that the value names.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde::Deserialize;
 use sqlx::Connection as _;
 use tidegate::projection::{
     Batch, BatchHandler, Context, Gate, HandlerError, Message, OnFailure, Projection, Registry,
 };
+
+static HAS_WAITED: AtomicBool = AtomicBool::new(false);
 
 const SETUP: &str = "CREATE TABLE effect (part integer NOT NULL, record_offset bigint NOT NULL)";
 
@@ -57,6 +61,11 @@ impl BatchHandler for Misbehaving {
                     let _ = run(ctx, "SELECT 1 / 0").await;
                     run(ctx, "SELECT 1").await?;
                 }
+                // In the middle of the transaction, as for an answer of somebody else's.
+                Some("wait for long, once") if !HAS_WAITED.swap(true, Ordering::Relaxed) => {
+                    tokio::time::sleep(Duration::from_secs(3)).await;
+                }
+                Some("wait for long, once") => {}
                 Some("panic") => panics(),
                 Some("reject") => {
                     return Err(HandlerError::terminal("not this one").at(&event));

@@ -50,6 +50,7 @@ pub mod cli;
 mod codec;
 mod config;
 mod engine;
+mod failpoint;
 mod kafka;
 pub mod projection;
 mod relay;

@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
 use super::settings::{Connection, GroupProtocol};
+use crate::failpoint;
 use crate::telemetry;
 use crate::types::{Header, NextOffset, Record, RecordBuilder, TopicPartition};
 
@@ -249,6 +250,7 @@ impl Group {
                 }
             }
         }
+        failpoint::reach(failpoint::REVOKE_BEFORE_ANSWER);
         if let Err(error) = consumer.incremental_unassign(&stop) {
             error!(group = self.name, %error, "the revocation could not be answered");
         }
@@ -277,10 +279,12 @@ impl Group {
                 warn!(group = self.name, %partition, %next, "not an offset kafka takes");
             }
         }
+        failpoint::reach(failpoint::MIRROR_BEFORE_COMMIT);
         if let Err(error) = consumer.commit(&offsets, CommitMode::Async) {
             telemetry::not_mirrored(&self.name);
             debug!(group = self.name, %error, "positions not mirrored");
         }
+        failpoint::reach(failpoint::MIRROR_AFTER_COMMIT);
     }
 }
 

@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::engine::backoff;
+use crate::failpoint;
 use crate::kafka::{Connection, Enqueued, Producer, delivered};
-use crate::runtime::failpoint;
 use crate::store::relay::{self, Lease, Outgoing};
 use crate::store::{self, Database, transaction};
 use crate::types::Header;
@@ -119,6 +119,7 @@ impl Relay {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+        failpoint::reach(failpoint::STOP_BEFORE_LEASES);
         if let Some(mut session) = session
             && let Err(error) = self.release(&mut session).await
         {
@@ -150,8 +151,9 @@ impl Relay {
         let rows = self.within(self.read_durably(session)).await?;
         let any = !rows.is_empty();
         if any {
+            failpoint::reach(failpoint::RELAY_AFTER_BARRIER);
             self.send(session, rows).await?;
-            failpoint::reach(failpoint::BEFORE_CURSOR);
+            failpoint::reach(failpoint::RELAY_BEFORE_CURSOR);
         }
         Ok(any)
     }
@@ -175,7 +177,9 @@ impl Relay {
 
     async fn take(&self, session: &mut Session) -> Result<(), store::Error> {
         self.begin(&mut session.connection).await?;
-        let leases = relay::take(&mut session.connection, &self.owner, self.lease).await?;
+        // A new session holds nothing, but the one before it may have: no need to wait until that runs out.
+        let own = session.took.is_none();
+        let leases = relay::take(&mut session.connection, &self.owner, self.lease, own).await?;
         transaction::commit(&mut session.connection).await?;
         let now = Instant::now();
         session.took = Some(now);
@@ -225,6 +229,9 @@ impl Relay {
             .into_iter()
             .collect();
         transaction::commit(connection).await?; // I9: synchronous
+        if unsaved {
+            failpoint::reach(failpoint::RELAY_AFTER_CURSOR);
+        }
         session.renewed = now;
         session.held.retain(|stream, held| {
             held.unsaved = false;
@@ -281,7 +288,7 @@ impl Relay {
                 }
             }
         }
-        failpoint::reach(failpoint::HANDED_OVER);
+        failpoint::reach(failpoint::RELAY_HANDED_OVER);
         while let Some(next) = under_way.pop_front() {
             self.settle(session, next, &mut stopped).await?;
         }

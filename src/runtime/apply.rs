@@ -17,12 +17,12 @@ use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::admission;
-use super::failpoint;
 use super::parking;
 use crate::codec::Decoder;
 use crate::engine::Class;
 use crate::engine::parking::{Brake, Reason, Rejection};
 use crate::engine::redact::Secrets;
+use crate::failpoint;
 use crate::projection::{
     Batch, Context, Emitted, Events, HandlerError, Message, Outcome, Projection, Ref,
 };
@@ -255,8 +255,10 @@ async fn in_transaction(
     };
     let xact_id = transaction::open_apply(connection, &projection.name, plans).await?;
 
+    failpoint::reach(failpoint::APPLY_AFTER_BEGIN);
     let order = events.by_entity();
     let admitted = admission::admit(connection, projection, events, &order).await?; // I4
+    failpoint::reach(failpoint::APPLY_AFTER_GATE);
     let outcomes = &admitted.outcomes;
     let emitted = match effects(connection, projection, events, &order, outcomes).await {
         Ok(emitted) => emitted,
@@ -271,6 +273,7 @@ async fn in_transaction(
             );
         }
     };
+    failpoint::reach(failpoint::APPLY_AFTER_EFFECTS);
     let still_in = transaction::settle_effects(connection, applier.synchronous_commit)
         .await
         .map_err(|error| failure_of(projection, HandlerError::from(error)))?;
@@ -281,6 +284,7 @@ async fn in_transaction(
     let messages = messages(projection, events, parts, emitted, &had_kept);
     if !messages.is_empty() {
         outbox::insert(connection, &messages).await?; // I5
+        failpoint::reach(failpoint::APPLY_AFTER_OUTBOX);
     }
     if !admitted.parked.is_empty() {
         parking::park(
@@ -294,7 +298,7 @@ async fn in_transaction(
         .await?; // I6
     }
 
-    failpoint::reach(failpoint::BEFORE_ADVANCE);
+    failpoint::reach(failpoint::APPLY_BEFORE_ADVANCE);
     let moves = moves(parts, events, outcomes);
     let expected = Expected {
         projection: &projection.name,
@@ -309,7 +313,7 @@ async fn in_transaction(
     if moved != moves.len() as u64 {
         return Err(Failure::Refused); // I1, I2, I3: seen before COMMIT is sent
     }
-    failpoint::reach(failpoint::BEFORE_COMMIT);
+    failpoint::reach(failpoint::APPLY_BEFORE_COMMIT);
     committing.store(true, Ordering::Relaxed);
     match transaction.commit().await.map_err(store::Error::from) {
         Ok(()) => {}
@@ -317,7 +321,7 @@ async fn in_transaction(
         Err(error) if error.connection_is_usable() => return Err(Failure::Store(error)),
         Err(error) => return Err(Failure::Unknown(error)),
     }
-    failpoint::reach(failpoint::AFTER_COMMIT);
+    failpoint::reach(failpoint::APPLY_AFTER_COMMIT);
 
     let mut totals = Totals::default();
     for share in &moves {

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::apply::Generation;
+use crate::failpoint;
 use crate::projection::Projection;
 use crate::store::position::Claimed;
 use crate::store::{self, Timeouts, position, transaction};
@@ -56,9 +57,14 @@ pub(super) async fn claim(
 ) -> Result<Result<(Generation, Claimed), Waits>, store::Error> {
     let name = format!("tidegate {owner} claim {}", projection.name);
     transaction::begin(connection, transaction::OWN_SEARCH_PATH, &name, timeouts).await?;
+    failpoint::reach(failpoint::CLAIM_BEFORE_ROW);
     let claimed = claim_row(connection, projection, partition, topic_id, owner).await;
     match &claimed {
-        Ok(Ok(_)) => transaction::commit(connection).await?,
+        Ok(Ok(_)) => {
+            failpoint::reach(failpoint::CLAIM_BEFORE_COMMIT);
+            transaction::commit(connection).await?;
+            failpoint::reach(failpoint::CLAIM_AFTER_COMMIT);
+        }
         Ok(Err(_)) => transaction::rollback(connection).await?,
         Err(error) if error.connection_is_usable() => transaction::rollback(connection).await?,
         Err(_) => {}

@@ -3,7 +3,6 @@
 mod admission;
 mod apply;
 mod claim;
-pub(crate) mod failpoint;
 mod letters;
 mod parking;
 mod redrive;

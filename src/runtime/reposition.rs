@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::reset::topic_ids;
+use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
 use crate::store::operation::Operation;
 use crate::store::position::Stood;
@@ -291,7 +292,11 @@ async fn end(
     done: Result<Repositioned, RepositionError>,
 ) -> Result<Repositioned, RepositionError> {
     match &done {
-        Ok(_) => transaction::commit(connection).await?,
+        Ok(_) => {
+            failpoint::reach(failpoint::REPOSITION_BEFORE_COMMIT);
+            transaction::commit(connection).await?;
+            failpoint::reach(failpoint::REPOSITION_AFTER_COMMIT);
+        }
         Err(_) => transaction::rollback(connection).await?,
     }
     done

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::start::setup_hash;
 use super::topic_watch::TopicIds;
+use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
 use crate::projection::Projection;
 use crate::store::operation::Operation;
@@ -75,7 +76,11 @@ pub(crate) async fn reset(
     transaction::begin(connection, &search_path, &application, timeouts).await?;
     let done = in_transaction(connection, projection, &logs, &topic_ids, who).await;
     match &done {
-        Ok(_) => transaction::commit(connection).await?,
+        Ok(_) => {
+            failpoint::reach(failpoint::RESET_BEFORE_COMMIT);
+            transaction::commit(connection).await?;
+            failpoint::reach(failpoint::RESET_AFTER_COMMIT);
+        }
         Err(_) => transaction::rollback(connection).await?,
     }
     done

@@ -19,6 +19,7 @@ use crate::codec::Decoder;
 use crate::config::Config;
 use crate::engine::backoff;
 use crate::engine::redact::Secrets;
+use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Inputs, Joined, Member, MemberSettings};
 use crate::projection::Projection;
 use crate::relay::Relay;
@@ -148,6 +149,7 @@ pub(crate) async fn run(
             result = result.and(Err(failure));
         }
     }
+    failpoint::reach(failpoint::STOP_AFTER_LEAVING);
     relay_stop.cancel();
     while relay.join_next().await.is_some() {}
     if result.is_ok() {
@@ -189,6 +191,7 @@ impl Service {
             biased;
             () = self.stop.cancelled() => {
                 info!(projection = projection.name, "stopping");
+                failpoint::reach(failpoint::STOP_BEFORE_LEAVING);
                 member.stop();
                 failed((&mut ended).await)
             }

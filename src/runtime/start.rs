@@ -2,6 +2,7 @@
 
 use sqlx::PgConnection;
 
+use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError};
 use crate::projection::{Projection, Start};
 use crate::store::schema::{self, Problem};
@@ -53,7 +54,11 @@ pub(super) async fn ensure(
     transaction::begin(connection, &search_path, &name, timeouts).await?;
     let made = create(connection, projection, &starts).await;
     match &made {
-        Ok(true) => transaction::commit(connection).await?,
+        Ok(true) => {
+            failpoint::reach(failpoint::START_BEFORE_COMMIT);
+            transaction::commit(connection).await?;
+            failpoint::reach(failpoint::START_AFTER_COMMIT);
+        }
         _ => transaction::rollback(connection).await?,
     }
     made

@@ -15,6 +15,9 @@ pub(crate) enum Error {
     /// Its text is the whole story: a source would be told twice.
     #[error("{}", describe(.0))]
     Sql(sqlx::Error),
+    /// BEGIN READ WRITE was refused: the database is a standby so far.
+    #[error("{}", describe(.0))]
+    Standby(sqlx::Error),
     #[error("{0} took longer than {1:?}; the connection is given up")]
     Deadline(&'static str, Duration),
     #[error("{0}")]
@@ -35,7 +38,7 @@ impl Error {
     pub(crate) fn class(&self) -> Class {
         match self {
             Self::Sql(error) => class_of_own_error(error),
-            Self::Deadline(..) => Class::Transient,
+            Self::Standby(_) | Self::Deadline(..) => Class::Transient,
             Self::Migrate(_) | Self::Unexpected(_) => Class::Halt,
         }
     }
@@ -44,7 +47,7 @@ impl Error {
     pub(crate) fn connection_is_usable(&self) -> bool {
         match self {
             Self::Sql(error) => connection_is_usable(error),
-            Self::Deadline(..) | Self::Migrate(_) => false,
+            Self::Standby(_) | Self::Deadline(..) | Self::Migrate(_) => false,
             Self::Unexpected(_) => true,
         }
     }

@@ -25,16 +25,18 @@ pub(crate) struct Lease {
     pub(crate) last_error: String,
 }
 
-/// Takes leases that are free.
+/// Takes leases that are free, and with `own` those that this owner holds as far as the database knows.
 pub(crate) async fn take(
     connection: &mut PgConnection,
     owner: &str,
     lease: Duration,
+    own: bool,
 ) -> Result<Vec<Lease>, Error> {
     sqlx::query(REGISTER).execute(&mut *connection).await?;
     Ok(sqlx::query_as(TAKE)
         .bind(owner)
         .bind(millis(lease))
+        .bind(own)
         .fetch_all(connection)
         .await?)
 }

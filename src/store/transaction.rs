@@ -40,7 +40,8 @@ pub(crate) async fn begin(
     application_name: &str,
     timeouts: &Timeouts,
 ) -> Result<(), Error> {
-    sqlx::raw_sql(BEGIN).execute(&mut *connection).await?;
+    let begun = sqlx::raw_sql(BEGIN).execute(&mut *connection).await;
+    begun.map_err(not_begun)?;
     set(connection, search_path, application_name, timeouts).await
 }
 
@@ -53,7 +54,7 @@ pub(crate) async fn begin_guarded<'c>(
     timeouts: &Timeouts,
 ) -> Result<PgTransaction<'c>, Error> {
     let begin = AssertSqlSafe(format!("{BEGIN}; {GUARD}"));
-    let mut transaction = connection.begin_with(begin).await?;
+    let mut transaction = connection.begin_with(begin).await.map_err(not_begun)?;
     set(&mut transaction, search_path, application_name, timeouts).await?;
     Ok(transaction)
 }
@@ -64,6 +65,14 @@ pub(crate) async fn begin_snapshot(connection: &mut PgConnection) -> Result<(), 
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// A standby cannot begin what we begin, and says so as of something that Postgres does not do at all.
+fn not_begun(error: sqlx::Error) -> Error {
+    match sqlstate(&error).as_deref() {
+        Some("0A000") => Error::Standby(error),
+        _ => Error::Sql(error),
+    }
 }
 
 async fn set(

@@ -1,55 +1,344 @@
-//! The process ends at the worst moment.
+//! The process ends at the worst moment: at each crash point, and at any moment.
+//!
+//! Each kind of crash point has a test, which ends the service at every point of that kind, at a
+//! random passage, and starts it again. Tables, outbox and positions are compared with the fold over
+//! the log after every end, and the topic of the messages with the outbox at the end.
 
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
 use std::thread;
 use std::time::Duration;
 
-use crate::harness::{LONG, Process, Watch, World, wait_until};
+use crate::failpoint;
+use crate::harness::{
+    LONG, Launch, Process, Proxy, Stream, Trouble, Watch, World, committed_offsets, wait_until,
+};
+use crate::relay::assert_sent;
 
-/// Ends the process at a crash point, in its first batch and then in a later one, and compares what is
-/// committed with the fold up to the stored positions.
-fn crash_at(point: &str, commits: bool) {
+const SIGKILL: i32 = 9;
+const PROJECTIONS: [&str; 3] = ["balances", "turnover", "journal"];
+
+/// The crash points of a kind, in the order of the code.
+fn points(kind: &str) -> Vec<&'static str> {
+    let of_kind = |point: &&str| point.split('-').next() == Some(kind);
+    let all = failpoint::ALL.iter().copied();
+    let points: Vec<&str> = all.filter(of_kind).collect();
+    assert!(!points.is_empty(), "no crash point of kind {kind}");
+    points
+}
+
+/// A process that ends when it passes the point for the given time, counted from 1.
+fn launch_to<'w>(world: &'w World, point: &str, passage: u32) -> Launch<'w> {
+    eprintln!("{point}, passage {passage}");
+    launch(world).failpoints(&format!("{point}={}*off->return", passage - 1))
+}
+
+fn launch(world: &World) -> Launch<'_> {
+    let launch = world.launch("a").comes_back().batch_records_max(20);
+    launch.env("TIDEGATE__RELAY__LEASE", "1s")
+}
+
+/// Waits for the end at the point, and for Postgres to notice it.
+#[track_caller]
+fn expect_end(world: &World, mut process: Process, point: &str) {
+    let status = process.wait(LONG);
+    assert_eq!(status.signal(), Some(SIGKILL), "{status}");
+    assert!(process.has_logged(&["ending at a failpoint", point]));
+    wait_until(LONG, "its connections are gone", || {
+        world.db.one(&format!(
+            "SELECT count(*) = 0 FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name LIKE 'tidegate %-{}-%'",
+            process.pid()
+        ))
+    });
+}
+
+/// The same; nobody else is at work, so what is committed stands still and can be compared.
+#[track_caller]
+fn expect_end_of_all(world: &World, process: Process, point: &str) {
+    expect_end(world, process, point);
+    world.assert_tables_are_at_the_positions();
+}
+
+/// Starts the service once more, and compares everything.
+#[track_caller]
+fn assert_recovers(world: &World, mut stream: Stream) {
+    let mut process = launch(world).start();
+    stream.produce(50);
+    // One that has not started has no position that could be behind.
+    wait_until(LONG, "it has all partitions", || owns_all(world, &process));
+    world.assert_exact();
+    assert_sent(world);
+    assert!(process.is_running());
+}
+
+fn owns_all(world: &World, process: &Process) -> bool {
+    let owns = |projection: &&str| world.is_owned_by(projection, process);
+    PROJECTIONS.iter().all(owns)
+}
+
+// I1: effects and position commit together, or neither does. What was committed is not applied again.
+#[test]
+fn position_and_effects_commit_together_wherever_a_batch_ends() {
     let world = World::ledger(2);
+    let mut random = world.random();
     let mut stream = world.stream();
-    stream.produce(400);
-    let crash = |after: u32| {
-        let mut process = world
-            .launch("a")
-            .comes_back()
-            .batch_records_max(20)
-            .failpoints(&format!("{point}={after}*off->return"))
+    for point in points("apply") {
+        stream.produce(120);
+        let before = world.progress();
+        let process = launch_to(&world, point, 1).argument("--only=journal");
+        expect_end_of_all(&world, process.start(), point);
+        let has_committed = point == failpoint::APPLY_AFTER_COMMIT;
+        assert_eq!(world.progress() > before, has_committed, "{point}");
+        let process = launch_to(&world, point, random.u32(2..=4)).start();
+        expect_end_of_all(&world, process, point);
+    }
+    assert_recovers(&world, stream);
+}
+
+// I1, I3: nobody but the position says what became of a COMMIT, nor does the process that sent it.
+#[test]
+fn an_unanswered_commit_is_settled_by_another_process_too() {
+    let world = World::ledger(2);
+    let mut random = world.random();
+    let feeder = world.stream().feed(300);
+    for point in points("unknown") {
+        let proxy = Proxy::to(&world.db.address(), |commits| match commits % 10 {
+            4 => Trouble::AnswerLost,
+            9 => Trouble::RequestLost,
+            _ => Trouble::None,
+        });
+        let process = launch_to(&world, point, random.u32(1..=3));
+        let process = process.env("TIDEGATE__POSTGRES__URL", world.db.url_by(proxy.address()));
+        expect_end_of_all(&world, process.start(), point);
+    }
+    assert_recovers(&world, feeder.finish());
+}
+
+// I3: what a claim leaves behind is in nobody's way.
+#[test]
+fn a_claim_that_ends_halfway_is_made_again() {
+    let world = World::ledger(2);
+    let mut random = world.random();
+    let mut stream = world.stream();
+    for point in points("claim") {
+        stream.produce(60);
+        let process = launch_to(&world, point, random.u32(1..=4)).start();
+        expect_end_of_all(&world, process, point);
+    }
+    assert_recovers(&world, stream);
+}
+
+// I3, I4: a rebalance under load, in which the member that has everything ends while it gives some up.
+#[test]
+fn a_member_that_ends_in_a_rebalance_repeats_and_skips_nothing() {
+    let world = World::ledger(2);
+    let mut random = world.random();
+    let feeder = world.stream().feed(300);
+    let mut leaving = Vec::new();
+    for point in points("revoke") {
+        let process = launch_to(&world, point, random.u32(1..=3)).start();
+        wait_until(LONG, "it has all partitions", || owns_all(&world, &process));
+        let newcomer = world.launch("newcomer").batch_records_max(20).start();
+        expect_end(&world, process, point);
+        // It leaves, so that the next one gets everything.
+        newcomer.signal("TERM");
+        leaving.push(newcomer);
+    }
+    leaving.into_iter().for_each(Process::expect_stopped);
+    assert_recovers(&world, feeder.finish());
+}
+
+// I7: at no moment is more mirrored than is stored.
+#[test]
+fn a_mirror_that_ends_halfway_shows_no_more_than_the_position() {
+    let world = World::ledger(2);
+    let mut random = world.random();
+    let mut stream = world.stream();
+    for point in points("mirror") {
+        // No more than this: positions that go on would hide what is mirrored too far.
+        stream.produce(100);
+        let process = launch_to(&world, point, random.u32(2..=3))
+            .env("TIDEGATE__APPLY__SYNCHRONOUS_COMMIT", "false")
             .start();
-        let status = process.wait(LONG);
-        assert_eq!(status.code(), None, "it ended at the crash point");
-        assert!(process.has_logged(&[point]));
-        world.assert_tables_are_at_the_positions();
-    };
+        expect_end_of_all(&world, process, point);
+        let positions = world.positions();
+        for projection in PROJECTIONS {
+            let mirrored: BTreeMap<i32, i64> =
+                committed_offsets(&world.group(projection), world.incoming(), 2);
+            for (partition, offset) in mirrored {
+                let stored = positions[&(projection.to_owned(), partition)];
+                assert!(
+                    offset <= stored,
+                    "{projection}[{partition}]: {offset} > {stored}"
+                );
+            }
+        }
+    }
+    assert_recovers(&world, stream);
+}
 
-    crash(0);
-    assert_eq!(world.progress() > 0, commits, "{:?}", world.positions());
-    crash(4);
-    assert!(world.progress() > 0);
+// I1, I9: a stop that is cut short is a crash.
+#[test]
+fn a_stop_that_ends_halfway_loses_nothing() {
+    let world = World::ledger(2);
+    let mut random = world.random();
+    let feeder = world.stream().feed(300);
+    for point in points("stop") {
+        // Each member begins to leave by itself; the rest happens once.
+        let times = if point == failpoint::STOP_BEFORE_LEAVING {
+            3
+        } else {
+            1
+        };
+        let process = launch_to(&world, point, random.u32(1..=times)).start();
+        wait_until(LONG, "it has all partitions", || owns_all(&world, &process));
+        let target = world.progress() + 200;
+        wait_until(LONG, "it works", || world.progress() >= target);
+        process.signal("TERM");
+        expect_end_of_all(&world, process, point);
+    }
+    assert_recovers(&world, feeder.finish());
+}
 
-    let _restarted = world.launch("a").comes_back().start();
-    stream.produce(100);
+// I1: a first start is one transaction.
+#[test]
+fn a_first_start_that_ends_halfway_is_made_again_or_found() {
+    let world = World::ledger(2);
+    let mut random = world.random();
+    let mut stream = world.stream();
+    stream.produce(60);
+    let started = || -> i64 { world.db.one("SELECT count(*) FROM tidegate.projection") };
+    for point in points("start") {
+        let before = started();
+        // Three start at once, and at least one of them is left for the second point.
+        let times = if point == failpoint::START_BEFORE_COMMIT {
+            3
+        } else {
+            1
+        };
+        let passage = random.u32(1..=times);
+        let process = launch_to(&world, point, passage).start();
+        expect_end_of_all(&world, process, point);
+        match point {
+            failpoint::START_BEFORE_COMMIT => assert!(started() < i64::from(passage)),
+            _ => assert!(started() > before),
+        }
+        let halves: i64 = world.db.one(
+            "SELECT count(*) FROM tidegate.projection p
+             WHERE (SELECT count(*) FROM tidegate.position q WHERE q.projection = p.name) <> 2",
+        );
+        assert_eq!(halves, 0, "a projection without its positions");
+    }
+    assert_recovers(&world, stream);
+}
+
+// I4: a partition that appears begins at its oldest record, whoever has met it before.
+#[test]
+fn a_new_partition_is_met_again_after_a_crash() {
+    let world = World::journal(1);
+    let mut random = world.random();
+    world.stream().produce(60);
+    for point in points("partition") {
+        // Two appear at once, and at least one of them is left for the second point.
+        let is_first = point == failpoint::PARTITION_BEFORE_INSERT;
+        let process = launch_to(&world, point, random.u32(1..=1 + u32::from(is_first)))
+            .option("topic.metadata.refresh.interval.ms", "500")
+            .start();
+        if is_first {
+            wait_until(LONG, "it has all partitions", || {
+                world.is_owned_by("journal", &process)
+            });
+            world.add_partitions(3);
+            world.stream().produce(60);
+        }
+        expect_end_of_all(&world, process, point);
+    }
+    let _process = launch(&world).start();
+    wait_until(LONG, "all partitions are known", || {
+        world.positions().len() == 3
+    });
     world.assert_exact();
 }
 
-// I1: effects and position commit together, or neither does.
+// I2, I5: a reset happens or does not, and messages are not sent again.
 #[test]
-fn position_and_effects_commit_together_before_the_position_moves() {
-    crash_at("apply-before-advance", false);
+fn a_reset_that_ends_halfway_has_happened_or_not() {
+    let world = World::ledger(2);
+    let feeder = world.stream().feed(300);
+    let process = launch(&world).start();
+    wait_until(LONG, "it works", || world.progress() > 300);
+    let generation = || -> i32 {
+        world
+            .db
+            .one("SELECT live_generation FROM tidegate.projection WHERE name = 'journal'")
+    };
+    let operations = || -> i64 { world.db.one("SELECT count(*) FROM tidegate.operation") };
+    for (point, resets) in points("reset").into_iter().zip(0..) {
+        eprintln!("{point}");
+        let reset = world.launch("reset").failpoints(&format!("{point}=return"));
+        let ended = reset.output(&["reset", "journal", "--to", "earliest", "--yes"]);
+        ended.expect(-SIGKILL);
+        assert_eq!(
+            (generation(), operations()),
+            (1 + resets, i64::from(resets))
+        );
+        let target = world.progress() + 200;
+        wait_until(LONG, "the service goes on", || world.progress() >= target);
+    }
+    drop(process);
+    assert_recovers(&world, feeder.finish());
 }
 
-// I1
+// I2, I6: a position that is moved by hand moves with its record of that, or does not.
 #[test]
-fn position_and_effects_commit_together_before_commit() {
-    crash_at("apply-before-commit", false);
+fn a_skip_that_ends_halfway_has_happened_or_not() {
+    let world = World::journal(1);
+    let mut stream = world.stream();
+    stream.produce(50);
+    let process = launch(&world).start();
+    world.wait_until_done(LONG);
+    process.stop();
+    stream.produce(50);
+    let partition = format!("{}/0", world.incoming());
+    let records = || -> (i64, i64) {
+        let count = |table: &str| {
+            world
+                .db
+                .one(&format!("SELECT count(*) FROM tidegate.{table}"))
+        };
+        (count("operation"), count("skipped"))
+    };
+    for (point, done) in points("reposition").into_iter().zip([false, true]) {
+        eprintln!("{point}");
+        let skip = world.launch("skip").failpoints(&format!("{point}=return"));
+        let ended = skip.output(&["skip", "journal", &partition, "--to", "60", "--yes"]);
+        ended.expect(-SIGKILL);
+        let next = if done { 60 } else { 50 };
+        assert_eq!(world.progress(), next);
+        assert_eq!(records(), (i64::from(done), i64::from(done)));
+    }
+    let _process = launch(&world).start();
+    world.wait_until_done(LONG);
+    let offsets: Vec<(i64,)> = world
+        .db
+        .rows("SELECT record_offset FROM journal.journal ORDER BY 1");
+    let expected: Vec<(i64,)> = (0..50).chain(60..100).map(|offset| (offset,)).collect();
+    assert_eq!(offsets, expected);
+    world.tidegate(&["verify"]).expect(0);
 }
 
-// I1: what was committed is not applied again.
+// I9: sent again or not, every message is there, with its id and in its order.
 #[test]
-fn position_and_effects_commit_together_after_commit() {
-    crash_at("apply-after-commit", true);
+fn a_relay_that_ends_anywhere_leaves_no_message_out() {
+    let world = World::ledger(2);
+    let mut random = world.random();
+    let feeder = world.stream().feed(300);
+    for point in points("relay") {
+        let process = launch_to(&world, point, random.u32(1..=4)).start();
+        expect_end_of_all(&world, process, point);
+    }
+    assert_recovers(&world, feeder.finish());
 }
 
 // I1 to I5: whenever it ends, and with whatever batches it goes on.

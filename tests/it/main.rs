@@ -13,6 +13,11 @@
 
 mod harness;
 
+// The names of the crash points; the rest of it is the service's.
+#[allow(dead_code, reason = "only the service ends itself")]
+#[path = "../../src/failpoint.rs"]
+mod failpoint;
+
 mod apply;
 mod chaos;
 mod cli;
@@ -24,6 +29,7 @@ mod gate;
 mod handlers;
 mod log_shape;
 mod outage;
+mod postgres_outages;
 mod rebalance;
 mod records;
 mod relay;

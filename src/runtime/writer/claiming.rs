@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::batch::Chosen;
 use super::{Held, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
+use crate::failpoint;
 use crate::kafka::Fetched;
 use crate::runtime::apply::Generation;
 use crate::runtime::claim::{self, Waits};
@@ -118,6 +119,7 @@ impl Writer {
             };
             telemetry::unanswered_commit(projection, name);
             info!(projection, %partition, %next, outcome, "an unanswered commit is settled by the position");
+            failpoint::reach(failpoint::UNKNOWN_AFTER_CLAIM);
         }
         telemetry::claimed(projection);
         info!(projection, %partition, generation = generation.number, epoch = claimed.claim.epoch, %next, "claimed");
@@ -151,9 +153,11 @@ impl Writer {
             .collect();
         let (projection, timeouts) = (&self.projection.name, &self.database.timeouts);
         let name = format!("tidegate {} confirm {projection}", self.owner);
+        failpoint::reach(failpoint::MIRROR_BEFORE_CONFIRM);
         let confirm = position::confirm(connection, projection, &claims, &name, timeouts);
         match store::within("confirming positions", timeouts.transaction(), confirm).await {
             Ok(durable) => {
+                failpoint::reach(failpoint::MIRROR_AFTER_CONFIRM);
                 work.unconfirmed = false;
                 for (partition, next) in durable {
                     self.member.mirror(&partition, next);
@@ -257,9 +261,13 @@ impl Writer {
         };
         let start = [(partition.clone(), log.low)];
         let limit = self.database.timeouts.statement;
+        failpoint::reach(failpoint::PARTITION_BEFORE_INSERT);
         let insert = position::insert(connection, projection, generation, &start);
         match store::within("adding a partition", limit, insert).await {
-            Ok(()) => info!(projection, %partition, next = log.low, "a new partition"),
+            Ok(()) => {
+                info!(projection, %partition, next = log.low, "a new partition");
+                failpoint::reach(failpoint::PARTITION_AFTER_INSERT);
+            }
             Err(error) => self.store_failed(work, &error),
         }
     }

@@ -9,6 +9,7 @@ use super::{GAP_LOOK_EVERY, LOOK_EVERY, State, Work, Writer, jitter};
 use crate::engine::isolation::{self, Next};
 use crate::engine::parking::{Reason, Rejection};
 use crate::engine::{Class, backoff};
+use crate::failpoint;
 use crate::runtime::apply::{Failure, Then};
 use crate::runtime::refusal::Refusal;
 use crate::store;
@@ -75,6 +76,7 @@ impl Writer {
             }
             Failure::Store(error) => self.retry_later(work, moved, &error.to_string()).await,
             Failure::Unknown(error) => {
+                failpoint::reach(failpoint::UNKNOWN_BEFORE_CLAIM);
                 work.unknown = Some(batch_id);
                 let why =
                     format!("a commit was not answered, so the positions are read again: {error}");

@@ -36,6 +36,7 @@ use super::topic_watch::TopicIds;
 use crate::codec::Decoder;
 use crate::engine::parking::{Brake, Rejection};
 use crate::engine::redact::Secrets;
+use crate::failpoint;
 use crate::kafka::{Cluster, Fetched, Input, Inputs, Member, Queue};
 use crate::projection::Projection;
 use crate::store::position::{self, Claim, Claimed};
@@ -270,7 +271,9 @@ impl Writer {
                     .into_iter()
                     .filter_map(|partition| work.partitions.remove_entry(&partition))
                     .collect();
+                failpoint::reach(failpoint::REVOKE_BEFORE_RELEASE);
                 self.release(work, &gone).await;
+                failpoint::reach(failpoint::REVOKE_AFTER_RELEASE);
                 // It may have rung while there was nothing left to abort.
                 let _ = abort.notified().now_or_never();
                 drop(done);

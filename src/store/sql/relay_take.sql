@@ -1,9 +1,10 @@
--- Takes the lease of streams that nobody holds, or whose holder's lease has run out by the database's clock.
+-- Takes the lease of streams that nobody holds, or whose holder's lease has run out by the database's clock; with $3
+-- also of those that the taker itself has held, before it lost its connection.
 -- The lease epoch grows, so that the former holder can neither move the cursor nor pass its barrier.
 WITH free AS (
     SELECT stream
     FROM tidegate.relay
-    WHERE lease_until < clock_timestamp()
+    WHERE lease_until < clock_timestamp() OR ($3 AND owner = $1)
     ORDER BY stream
     FOR UPDATE SKIP LOCKED
 )

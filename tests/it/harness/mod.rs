@@ -9,6 +9,7 @@ mod kafka;
 mod ledger;
 mod process;
 mod proxy;
+mod route;
 mod servers;
 mod watch;
 mod world;
@@ -23,9 +24,10 @@ pub(crate) use kafka::{
     Kafka, LogRecord, MockBroker, Sender, commit_offsets, committed_offsets, configure_topic,
     create_topic, delete, delete_records_before, end_offsets, make_anew, read_log, set_topic,
 };
-pub(crate) use ledger::{Expected, Message, Stream, message_id};
+pub(crate) use ledger::{Expected, Feeder, Message, Stream, message_id};
 pub(crate) use process::{Launch, Output, Process};
 pub(crate) use proxy::{Proxy, Trouble};
+pub(crate) use route::Route;
 pub(crate) use servers::{KafkaServer, PostgresServer, Servers};
 pub(crate) use watch::Watch;
 pub(crate) use world::World;

@@ -1,6 +1,7 @@
 //! The real binary as a child process, and its commands.
 
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -161,7 +162,10 @@ impl<'w> Launch<'w> {
         };
         let status = process.wait(LONG);
         Output {
-            code: status.code().unwrap_or(-1),
+            // A signal as its negative number.
+            code: status
+                .code()
+                .unwrap_or_else(|| -status.signal().unwrap_or(0)),
             stdout: fs::read_to_string(stdout).unwrap(),
             stderr: fs::read_to_string(stderr).unwrap(),
         }

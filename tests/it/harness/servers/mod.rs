@@ -9,11 +9,14 @@ mod postgres;
 
 use std::net::TcpListener;
 use std::process::{Child, Command};
+use std::str::FromStr as _;
+
+use sqlx::postgres::PgConnectOptions;
 
 pub(crate) use kafka::KafkaServer;
 pub(crate) use postgres::PostgresServer;
 
-use super::{Kafka, required};
+use super::{Kafka, Route, required};
 
 /// Where a world's Kafka and Postgres are.
 #[derive(Clone, Debug)]
@@ -35,6 +38,14 @@ impl Servers {
     pub(crate) fn with_kafka(self, server: &KafkaServer) -> Self {
         let kafka = server.kafka();
         Self { kafka, ..self }
+    }
+
+    /// The same Postgres, by another address.
+    pub(crate) fn by_route(self, route: &Route) -> Self {
+        let options = PgConnectOptions::from_str(&self.postgres).unwrap();
+        let address = format!("{}:{}", options.get_host(), options.get_port());
+        let postgres = self.postgres.replace(&address, route.address());
+        Self { postgres, ..self }
     }
 
     pub(crate) fn with_postgres(self, server: &PostgresServer) -> Self {

@@ -112,6 +112,11 @@ impl PostgresServer {
         file.write_all(settings.as_bytes()).unwrap();
     }
 
+    /// `host:port`.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     /// The URL of its own database.
     pub(crate) fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
@@ -174,8 +179,17 @@ impl PostgresServer {
 
     /// Ends all of its processes at once and without a checkpoint, as `pg_ctl stop -m immediate` does.
     pub(crate) fn stop_immediately(&mut self) {
+        self.stop("immediate");
+    }
+
+    /// Ends its sessions, and then itself in order.
+    pub(crate) fn stop_fast(&mut self) {
+        self.stop("fast");
+    }
+
+    fn stop(&mut self, mode: &str) {
         let mut postmaster = self.postmaster.take().expect("Postgres is up");
-        let options = ["-m", "immediate", "-s", "-w", "stop"];
+        let options = ["-m", mode, "-s", "-w", "stop"];
         // It waits until the postmaster is gone, which it is not before somebody asks how it has ended.
         let mut stop = self.command("pg_ctl");
         let mut stop = stop
@@ -186,6 +200,54 @@ impl PostgresServer {
             .unwrap();
         postmaster.wait().unwrap();
         assert!(stop.wait().unwrap().success(), "pg_ctl stop");
+    }
+
+    /// A copy that follows it and can only be read. Stops it for as long as the copy takes.
+    pub(crate) fn standby(&mut self) -> Self {
+        self.stop_fast();
+        let folder = tempfile::tempdir().unwrap();
+        let mut standby = Self {
+            folder,
+            port: free_port(),
+            user: self.user,
+            postmaster: None,
+        };
+        if let Some(user) = self.user {
+            chown(standby.folder.path(), Some(user.id), Some(user.group)).unwrap();
+        }
+        succeed(
+            Command::new("cp")
+                .arg("-a")
+                .args([self.data(), standby.data()]),
+        );
+        self.start_again();
+        fs::write(standby.data().join("standby.signal"), "").unwrap();
+        let primary = format!("host=127.0.0.1 port={} user=postgres", self.port);
+        standby.append(&format!("primary_conninfo = '{primary}'\n"));
+        standby.start_again();
+        standby
+    }
+
+    /// Waits until a standby has everything that is here now.
+    pub(crate) fn wait_for_standby(&self, standby: &Self) {
+        let here: String = Session::open(&self.url()).one("SELECT pg_current_wal_lsn()::text");
+        let has_it = format!("SELECT pg_last_wal_replay_lsn() >= '{here}'");
+        let mut session = Session::open(&standby.url());
+        wait_until(LONG, "the standby has followed", || session.one(&has_it));
+    }
+
+    /// A standby that gets nothing from now on: it lags behind.
+    pub(crate) fn follow_no_more(&mut self) {
+        self.set("primary_conninfo", "");
+        let mut session = Session::open(&self.url());
+        wait_until(LONG, "the standby follows no more", || {
+            session.one("SELECT count(*) = 0 FROM pg_stat_wal_receiver")
+        });
+    }
+
+    /// Makes a standby a server of its own.
+    pub(crate) fn promote(&mut self) {
+        Session::open(&self.url()).run("SELECT pg_promote()");
     }
 
     fn log_tail(&self) -> String {
