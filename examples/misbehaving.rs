@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use sqlx::Connection as _;
 use tidegate::projection::{
-    Batch, BatchHandler, Context, Gate, HandlerError, Message, Projection, Registry,
+    Batch, BatchHandler, Context, Gate, HandlerError, Message, OnFailure, Projection, Registry,
 };
 
 static HAS_WAITED: AtomicBool = AtomicBool::new(false);
@@ -87,6 +87,7 @@ impl BatchHandler for Misbehaving {
                     run(ctx, "INSERT INTO misbehaving.effect VALUES (-1, -1)").await?;
                     return Err(HandlerError::transient("come back later"));
                 }
+                Some("come back later") => return Err(HandlerError::transient("come back later")),
                 Some("emit too much") => {
                     let message = Message {
                         topic: self.outgoing.clone(),
@@ -132,7 +133,17 @@ fn main() -> ExitCode {
     };
     let incoming = topic("INCOMING_TOPIC");
     let projection = Projection::batch("misbehaving", 1, &[&incoming], Gate::None, handler);
-    match Registry::new().register(projection.setup(SETUP)) {
+    let on_failure = match std::env::var("ON_FAILURE").as_deref() {
+        Ok("park") => OnFailure::Park,
+        _ => OnFailure::Halt,
+    };
+    let attempts = std::env::var("ATTEMPTS_MAX").ok();
+    let attempts = attempts.and_then(|max| max.parse().ok()).unwrap_or(0);
+    let projection = projection
+        .setup(SETUP)
+        .on_failure(on_failure)
+        .attempts_max(attempts);
+    match Registry::new().register(projection) {
         Ok(registry) => tidegate::cli::main(registry),
         Err(error) => {
             eprintln!("{error}");

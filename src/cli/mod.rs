@@ -7,11 +7,22 @@
     reason = "this is the command line"
 )]
 
+/// As the standard one, but a reader that has had enough, such as `head`, ends the command without a word.
+macro_rules! println {
+    () => { println!("") };
+    ($($text:tt)*) => {
+        $crate::cli::output::line(format_args!($($text)*))
+    };
+}
+
 mod accept_topic;
 mod check;
+mod dead_letters;
 mod demo;
+mod gate;
 mod migrate;
 mod output;
+mod pause;
 mod reset;
 mod run;
 mod skip;
@@ -66,6 +77,14 @@ enum Command {
     Skip(skip::Arguments),
     /// Goes on with a topic that was deleted and made again, or moved to another cluster
     AcceptTopic(accept_topic::Arguments),
+    /// Lists, shows, applies again or gives up records that could not be applied
+    DeadLetters(dead_letters::Arguments),
+    /// What an entity waits for
+    Gate(gate::Arguments),
+    /// Stops a projection in all processes
+    Pause(pause::Arguments),
+    /// Lets a projection go on, and tries again what was halted
+    Resume(pause::Arguments),
     /// Runs a small ledger with two processes and a kill in the middle, and compares the totals
     Demo(demo::Arguments),
 }
@@ -181,6 +200,10 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Reset(arguments) => reset::execute(arguments, registry).await,
         Command::Skip(arguments) => skip::execute(arguments).await,
         Command::AcceptTopic(arguments) => accept_topic::execute(arguments).await,
+        Command::DeadLetters(arguments) => dead_letters::execute(arguments, registry).await,
+        Command::Gate(arguments) => gate::execute(arguments).await,
+        Command::Pause(arguments) => pause::execute(arguments, false).await,
+        Command::Resume(arguments) => pause::execute(arguments, true).await,
         Command::Demo(arguments) => demo::execute(arguments).await,
     }
 }

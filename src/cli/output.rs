@@ -1,6 +1,27 @@
 //! Tables for people.
 
+use std::fmt;
+use std::io::Write as _;
+
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
+
+/// What a shell says of a command that a closed pipe has ended.
+const CODE_PIPE_CLOSED: i32 = 141;
+
+/// Writes a line to the standard output.
+pub(super) fn line(text: fmt::Arguments<'_>) {
+    let mut out = std::io::stdout().lock();
+    if writeln!(out, "{text}").is_err() {
+        std::process::exit(CODE_PIPE_CLOSED);
+    }
+}
+
+/// `1 record`, `2,000 records`.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    format!("{} {what}{plural}", number(count))
+}
 
 /// An empty table with a header; columns named in `right` are aligned to the right.
 pub(super) fn table(header: &[&str], right: &[&str]) -> Table {
@@ -50,6 +71,12 @@ pub(super) fn number(number: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!(counted(1, "record"), "1 record");
+        assert_eq!(counted(2_000, "record"), "2,000 records");
+    }
 
     #[test]
     fn numbers_are_grouped_by_thousands() {

@@ -154,12 +154,13 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
 type Outcome = (&'static str, fn(&Position) -> i64);
 
 /// What became of records. What never occurred is left out, so that the rest fits on a terminal.
-const OUTCOMES: [Outcome; 5] = [
+const OUTCOMES: [Outcome; 6] = [
     ("consumed", |p| p.consumed),
     ("applied", |p| p.applied),
     ("stale", |p| p.stale),
     ("duplicate", |p| p.duplicate),
     ("filtered", |p| p.filtered),
+    ("parked", |p| p.parked),
 ];
 
 fn print_partitions(rows: &[Position], logs: &Logs) {
@@ -240,7 +241,7 @@ fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_jso
             "topic": row.topic, "partition": row.partition, "next_offset": row.next_offset,
             "lag": lag(row, logs), "held_back": log_of(row, logs).map(|log| log.held_back), "epoch": row.epoch, "owner": row.owner, "state": state(row),
             "consumed": row.consumed, "applied": row.applied, "stale": row.stale,
-            "duplicate": row.duplicate, "filtered": row.filtered,
+            "duplicate": row.duplicate, "filtered": row.filtered, "parked": row.parked,
             "condition": row.condition, "cause": row.cause, "since": row.since.to_rfc3339(),
         })
     };

@@ -4,10 +4,11 @@ use serde_json::json;
 
 use super::output::{number, table};
 use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database};
+use crate::store::dead_letter::Account as Letters;
 use crate::store::outbox::Account;
 use crate::store::position::Status as Position;
 use crate::store::skipped::Skipped;
-use crate::store::{outbox, position, skipped};
+use crate::store::{dead_letter, outbox, position, skipped, transaction};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -28,12 +29,15 @@ struct Claim {
 pub(super) async fn execute(arguments: Arguments) -> Done {
     let config = arguments.config.load()?;
     let mut connection = connect(&database(&config)?).await?;
+    // All of one moment, however busy the service is.
+    transaction::begin_snapshot(&mut connection).await?;
     let positions = position::status(&mut connection).await?;
     let streams = outbox::account(&mut connection).await?;
+    let letters = dead_letter::account(&mut connection).await?;
     let skipped = skipped::read(&mut connection).await?;
     let claims: Vec<Claim> = positions
         .iter()
-        .map(account)
+        .map(|row| account(row, &letters))
         .chain(outbox_claims(&streams))
         .collect();
     let broken = claims.iter().filter(|claim| !claim.holds).count();
@@ -72,13 +76,14 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     }
 }
 
-/// consumed = applied + stale + duplicate + filtered, in every partition.
-fn account(row: &Position) -> Claim {
+/// consumed = applied + stale + duplicate + filtered + parked, in every partition, and every parked record is kept.
+fn account(row: &Position, letters: &[Letters]) -> Claim {
     let parts = [
         ("applied", row.applied),
         ("stale", row.stale),
         ("duplicate", row.duplicate),
         ("filtered", row.filtered),
+        ("parked", row.parked),
     ];
     let shown: Vec<String> = parts
         .iter()
@@ -91,8 +96,20 @@ fn account(row: &Position) -> Claim {
             row.projection, row.topic, row.partition
         ),
         detail: format!("{} = {}", number(row.consumed), shown.join(" + ")),
-        holds: row.consumed == parts.iter().map(|(_, count)| count).sum::<i64>(),
+        holds: row.consumed == parts.iter().map(|(_, count)| count).sum::<i64>()
+            && row.parked == letters_of(row, letters),
     }
+}
+
+/// The dead letters of a partition: one for each record that was parked, for ever.
+fn letters_of(row: &Position, letters: &[Letters]) -> i64 {
+    letters
+        .iter()
+        .filter(|l| {
+            l.projection == row.projection && l.topic == row.topic && l.partition == row.partition
+        })
+        .map(|l| l.letters)
+        .sum()
 }
 
 /// A range that was left out on purpose.

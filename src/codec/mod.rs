@@ -5,22 +5,15 @@
 mod json;
 mod value;
 
+use std::collections::BTreeMap;
+
+use crate::engine::parking::{Reason, Rejection};
 use crate::projection::{
-    ColumnData, Events, Gate, Projection, Ref, Share, Source, TextColumn, Tombstones,
+    ColumnData, Events, First, Gate, Projection, Ref, Share, Source, TextColumn, Tombstones,
 };
 use crate::types::{Record, TopicPartition};
 
 use json::{Layout, Slots};
-
-/// A record that cannot become an event.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}")]
-pub(crate) struct DecodeError {
-    /// Its place in the batch.
-    pub(crate) at: Ref,
-    /// Field and cause.
-    pub(crate) what: String,
-}
 
 /// Decodes the records of one projection.
 #[derive(Debug)]
@@ -29,6 +22,8 @@ pub(crate) struct Decoder {
     entity: Option<Place>,
     sequence: Option<Place>,
     sequence_required: bool,
+    /// The lowest sequence allowed.
+    first: i64,
     event_id: Option<Place>,
     columns: Vec<(String, Place, crate::projection::ColumnType, bool)>,
     tombstones: Tombstones,
@@ -77,20 +72,24 @@ impl Decoder {
             entity,
             sequence,
             sequence_required: projection.gate != Gate::None,
+            first: match projection.gate {
+                Gate::Next {
+                    first: First::At(first),
+                } => first,
+                _ => i64::MIN,
+            },
             event_id,
             columns,
             tombstones: projection.tombstones,
         }
     }
 
-    /// Decodes a batch, given each partition's consecutive records.
-    ///
-    /// # Errors
-    /// The first record that cannot be decoded.
+    /// Decodes a batch, given each partition's consecutive records. What cannot be decoded has its place in
+    /// the batch all the same, with its entity if that can be read.
     pub(crate) fn decode<'a>(
         &self,
         shares: impl IntoIterator<Item = (&'a TopicPartition, &'a [Record])>,
-    ) -> Result<Events<'a>, DecodeError> {
+    ) -> Events<'a> {
         let mut events = Events {
             shares: Vec::new(),
             records: Vec::new(),
@@ -99,16 +98,18 @@ impl Decoder {
             event_ids: TextColumn::default(),
             columns: self.columns.iter().map(|c| ColumnData::new(c.2)).collect(),
             filtered: Vec::new(),
+            rejected: BTreeMap::new(),
         };
         let mut fields = vec![None; self.layout.slots()];
         for (partition, records) in shares {
             let first = events.records.len() as Ref;
             for record in records {
-                self.push(record, &mut fields, &mut events)
-                    .map_err(|what| DecodeError {
-                        at: events.records.len() as Ref,
-                        what,
-                    })?;
+                if let Err(why) = self.push(record, &mut fields, &mut events) {
+                    self.fill(&mut events);
+                    let rejection = Rejection::new(Reason::Undecodable, why);
+                    let event = events.records.len() as Ref;
+                    events.rejected.insert(event, rejection);
+                }
                 events.records.push(record);
             }
             events.shares.push(Share {
@@ -116,32 +117,51 @@ impl Decoder {
                 refs: first..events.records.len() as Ref,
             });
         }
-        Ok(events)
+        events
     }
 
-    /// Adds one event. `fields` is lent to be filled, once for the whole batch.
+    /// Gives a record that could not be read to its end what it has not got.
+    fn fill(&self, events: &mut Events<'_>) {
+        let rows = events.records.len() + 1;
+        if events.entities.len() < rows {
+            events.entities.push(None);
+        }
+        if events.sequences.len() < rows {
+            events.sequences.push(None);
+        }
+        if self.event_id.is_some() && events.event_ids.len() < rows {
+            events.event_ids.push(None);
+        }
+        for column in &mut events.columns {
+            if column.len() < rows {
+                value::push_null(column);
+            }
+        }
+        events.filtered.push(false);
+    }
+
+    /// Adds one event, or a part of it. `fields` is lent to be filled, once for the whole batch.
     fn push<'a>(
         &self,
         record: &'a Record,
         fields: &mut Slots<'a>,
         events: &mut Events<'a>,
     ) -> Result<(), String> {
-        let Some(value) = record.value() else {
-            return match self.tombstones {
-                Tombstones::Filter => {
-                    push_filtered(events);
-                    Ok(())
-                }
-                Tombstones::Refuse => Err(
-                    "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here".to_owned(),
-                ),
-            };
+        let extracted = match (record.value(), self.tombstones) {
+            (Some(value), _) => self.layout.extract(value, fields),
+            (None, Tombstones::Filter) => {
+                push_filtered(events, self.event_id.is_some());
+                return Ok(());
+            }
+            (None, Tombstones::Refuse) => Err(
+                "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here".to_owned(),
+            ),
         };
-        self.layout.extract(value, fields)?;
         let read = |place: &Place| -> Result<Option<value::Value<'a>>, String> {
             match place {
                 Place::Key => value::bytes(record.key()),
                 Place::Header(name) => value::bytes(record.header(name)),
+                Place::Slot { .. } if extracted.is_err() => Ok(None),
                 Place::Slot { slot, .. } => Ok(fields[*slot].and_then(value::Value::from_json)),
             }
         };
@@ -150,12 +170,15 @@ impl Decoder {
             Some(value) => value.as_identity(),
         };
 
-        if let Some(place) = &self.entity {
+        let entity = self.entity.as_ref().map(|place| {
             let entity = identity(place).map_err(|why| place.named("entity", &why))?;
-            events.entities.push(Some(&entity));
-        } else {
-            events.entities.push(None);
-        }
+            Ok::<_, String>(entity)
+        });
+        events
+            .entities
+            .push(entity.as_ref().and_then(|e| e.as_deref().ok()));
+        extracted.clone()?;
+        entity.transpose()?;
         events.sequences.push(match &self.sequence {
             None => None,
             Some(place) => self
@@ -189,16 +212,25 @@ impl Decoder {
     ) -> Result<Option<i64>, String> {
         match read? {
             None if self.sequence_required => Err("missing".to_owned()),
-            value => value.map(|value| value.as_sequence()).transpose(),
+            None => Ok(None),
+            Some(value) => match value.as_sequence()? {
+                sequence if sequence < self.first => Err(format!(
+                    "{sequence} is below the first one allowed, {}; set `first` of the projection if that is right",
+                    self.first
+                )),
+                sequence => Ok(Some(sequence)),
+            },
         }
     }
 }
 
 /// A row without values, for a record that no handler sees.
-fn push_filtered(events: &mut Events<'_>) {
+fn push_filtered(events: &mut Events<'_>, with_event_ids: bool) {
     events.entities.push(None);
     events.sequences.push(None);
-    events.event_ids.push(None);
+    if with_event_ids {
+        events.event_ids.push(None);
+    }
     for column in &mut events.columns {
         value::push_null(column);
     }

@@ -60,9 +60,10 @@ fn decode(projection: &Projection, record: RecordBuilder<'_>) -> Result<Decoded,
     let partition = TopicPartition::new("t", 0);
     let records = [record.build()];
     let decoder = Decoder::new(projection);
-    let events = decoder
-        .decode([(&partition, &records[..])])
-        .map_err(|error| error.to_string())?;
+    let events = decoder.decode([(&partition, &records[..])]);
+    if let Some(rejection) = events.rejected.get(&0) {
+        return Err(rejection.detail.clone());
+    }
     Ok(Decoded {
         columns: events.columns.iter().map(shown).collect(),
         entity: events.entities.get(0).map(str::to_owned),
@@ -715,13 +716,10 @@ fn a_record_that_is_at_fault_is_named_by_its_place() {
     let good = [record(b"{\"v\":1}"), record(b"{\"v\":2}")];
     let bad = [record(b"{\"v\":3}"), record(b"{\"v\":\"x\"}")];
     let decoder = Decoder::new(&projection);
-    let error = decoder
-        .decode([(&a, &good[..]), (&b, &bad[..])])
-        .unwrap_err();
-    assert_eq!(error.at, 3);
-    let events = decoder.decode([(&a, &good[..]), (&b, &bad[..1])]).unwrap();
+    let events = decoder.decode([(&a, &good[..]), (&b, &bad[..])]);
+    assert_eq!(events.rejected.keys().copied().collect::<Vec<_>>(), [3]);
     let refs: Vec<_> = events.shares.iter().map(|s| s.refs.clone()).collect();
-    assert_eq!(refs, [0..2, 2..3]);
+    assert_eq!(refs, [0..2, 2..4]);
 }
 
 #[test]
@@ -735,7 +733,7 @@ fn nothing_of_a_record_is_left_for_the_next() {
         .map(|payload| value(payload).build())
         .into();
     let decoder = Decoder::new(&projection);
-    let events = decoder.decode([(&partition, &records[..])]).unwrap();
+    let events = decoder.decode([(&partition, &records[..])]);
     for column in &events.columns {
         let ColumnData::Text(texts) = column else {
             panic!("a text column")
@@ -842,4 +840,41 @@ proptest! {
             prop_assert_eq!(found(Boolean).ok().flatten(), boolean);
         }
     }
+}
+
+/// What is known of a record that is no event: its entity where that stands outside, and a place in every column.
+#[test]
+fn a_record_that_cannot_be_read_keeps_its_place_and_its_entity() {
+    let mut projection = projection(&[("v", Bigint, pointer("/v"), false)]);
+    projection.entity = Some(Source::Key);
+    projection.event_id = Some(pointer("/id"));
+    let partition = TopicPartition::new("t", 0);
+    let record = |value: Option<&'static [u8]>| {
+        RecordBuilder {
+            key: Some(b"k"),
+            value,
+            ..RecordBuilder::default()
+        }
+        .build()
+    };
+    let records = [
+        record(Some(br#"{"id":"a","v":1}"#)),
+        record(Some(br#"{"id":"b","v":"#)),
+        record(None),
+        record(Some(br#"{"v":1}"#)),
+        record(Some(br#"{"id":"e","v":5}"#)),
+    ];
+    let decoder = Decoder::new(&projection);
+    let events = decoder.decode([(&partition, &records[..])]);
+    assert_eq!(
+        events.rejected.keys().copied().collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    assert!((0..5).all(|event| events.readable_entity(event) == Some("k")));
+    assert_eq!(events.event_ids.get(4), Some("e"));
+    assert_eq!(events.columns[0].len(), 5);
+    let ColumnData::Bigint(values) = &events.columns[0] else {
+        panic!("{:?}", events.columns[0]);
+    };
+    assert_eq!((values[0], values[4]), (Some(1), Some(5)));
 }

@@ -17,6 +17,7 @@ pub(crate) use problems::{Place, Problems};
 pub(crate) use section::File;
 use section::{Section, Setting, Sources};
 
+use crate::engine::redact::Secrets;
 use crate::kafka::{Connection, GroupProtocol, reserved};
 use crate::projection::Projection;
 use crate::sql_projection::SqlProjection;
@@ -36,6 +37,27 @@ pub(crate) struct Config {
     pub(crate) apply: Apply,
     pub(crate) relay: Relay,
     pub(crate) projections: Vec<Configured>,
+}
+
+impl Config {
+    /// What no text that is stored or shown may repeat.
+    pub(crate) fn secrets(&self) -> Secrets {
+        let is_secret = |key: &str| {
+            ["password", "secret", "token", "jaas"]
+                .iter()
+                .any(|word| key.contains(word))
+        };
+        let options = self.kafka.options.iter();
+        let options = options
+            .filter(|(key, _)| is_secret(key))
+            .map(|(_, value)| value.clone());
+        let url = &self.postgres_url;
+        let password = url
+            .split_once("://")
+            .and_then(|(_, rest)| rest.split(['/', '?']).next()?.rsplit_once('@'))
+            .and_then(|(user, _)| Some(user.split_once(':')?.1.to_owned()));
+        Secrets::new(options.chain(password))
+    }
 }
 
 /// How batches are made.

@@ -8,15 +8,16 @@ use toml::de::DeValue;
 use super::problems::Place;
 use super::section::{File, Section, Setting, Sources, article};
 use super::{Configured, SqlPlace};
+use crate::engine::Class;
 use crate::projection::{
-    Column, ColumnType, First, Gate, Projection, Source, Start, TOPIC_CURE, Tombstones,
+    Column, ColumnType, First, Gate, OnFailure, Projection, Source, Start, TOPIC_CURE, Tombstones,
     is_identifier, is_topic,
 };
 use crate::sql_projection::{
     Emit, SqlProjection, SqlText, Statement, column_problem, last_word, script_problem,
 };
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 23] = [
     "version",
     "topics",
     "format",
@@ -26,6 +27,12 @@ const KEYS: [&str; 17] = [
     "gate",
     "first",
     "tombstones",
+    "on_failure",
+    "parked_entity_max",
+    "parked_total_max",
+    "failed_consecutive_max",
+    "failed_share_max",
+    "sqlstates",
     "start",
     "setup",
     "seed",
@@ -60,7 +67,7 @@ pub(super) fn read(section: Section<'_>, sources: &mut Sources<'_>) -> Vec<Confi
 fn read_one(
     name: &str,
     place: Place,
-    section: Section<'_>,
+    mut section: Section<'_>,
     sources: &mut Sources<'_>,
 ) -> Option<Configured> {
     let topics = section.list("topics", sources);
@@ -120,6 +127,7 @@ fn read_one(
     projection.tombstones = section
         .choice("tombstones", &tombstones, sources)
         .unwrap_or_default();
+    read_failure(&mut projection, &mut section, sources);
     let starts = [("earliest", Start::Earliest), ("latest", Start::Latest)];
     projection.start = section
         .choice("start", &starts, sources)
@@ -349,6 +357,52 @@ fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> Columns {
         }
     }
     columns
+}
+
+/// What becomes of records that cannot be applied.
+fn read_failure(projection: &mut Projection, section: &mut Section<'_>, sources: &mut Sources<'_>) {
+    let choices = [("park", OnFailure::Park), ("halt", OnFailure::Halt)];
+    projection.on_failure = section
+        .choice("on_failure", &choices, sources)
+        .unwrap_or_default();
+    let parking = &mut projection.parking;
+    let mut count = |key: &str, max: usize, limit: &mut u32| {
+        let found = section.count(key, 0..=max, *limit as usize, sources);
+        *limit = u32::try_from(found).unwrap_or(*limit);
+    };
+    count("parked_entity_max", 1_000_000, &mut parking.entity_max);
+    count("parked_total_max", 10_000_000, &mut parking.total_max);
+    count(
+        "failed_consecutive_max",
+        1_000_000,
+        &mut parking.consecutive_max,
+    );
+    count("failed_share_max", 100, &mut parking.share_max);
+    for (code, class, place) in section.strings("sqlstates", sources) {
+        let class = match &*class {
+            "transient" => Class::Transient,
+            "terminal" => Class::Terminal,
+            "halt" => Class::Halt,
+            other => {
+                let what = format!("SQLSTATE `{code}` cannot be `{other}`");
+                let cure = "write \"transient\" (try again), \"terminal\" (the record is at fault) or \"halt\"";
+                sources.problems.add(place, what, cure);
+                continue;
+            }
+        };
+        let is_code = code.len() == 5
+            && code
+                .bytes()
+                .all(|b| b.is_ascii_digit() || b.is_ascii_uppercase());
+        if is_code {
+            projection.sqlstates.insert(code, class);
+        } else {
+            let what = format!("`{code}` is not an SQLSTATE");
+            sources
+                .problems
+                .add(place, what, "write its five characters, such as \"23514\"");
+        }
+    }
 }
 
 fn read_column(

@@ -14,28 +14,63 @@ pub(crate) enum Admission {
     Admitted,
     /// Not newer than what was applied.
     Stale,
+    /// It is parked: it cannot be applied, or not yet.
+    Waits,
 }
 
-/// An event came before the ones it builds on.
+/// Where an entity's gate stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gap {
-    /// Which of the entity's events in this batch.
-    pub(crate) index: usize,
-    /// The sequence that is missing.
-    pub(crate) expected: i64,
+pub(crate) struct Standing {
+    pub(crate) sequence: i64,
+    /// Records of the entity wait.
+    pub(crate) parked: bool,
 }
 
-/// Gate `newest`: admits what is greater than `previous` and than all admitted before it.
-pub(crate) fn newest(previous: Option<i64>, sequences: &[i64]) -> Vec<Admission> {
+/// Gate `newest`: admits what is greater than `previous` and than all admitted before it. Behind a parked
+/// record, or one that is `rejected` (by its index), what is newer waits.
+pub(crate) fn newest(
+    previous: Option<i64>,
+    parked: bool,
+    sequences: &[i64],
+    rejected: impl Fn(usize) -> bool,
+) -> (Vec<Admission>, Standing) {
     let mut last = previous;
-    let admit = |sequence: &i64| match last {
+    let mut parked = parked;
+    let admit = |(index, sequence): (usize, &i64)| match last {
         Some(last) if *sequence <= last => Admission::Stale,
+        _ if parked || rejected(index) => {
+            parked = true;
+            Admission::Waits
+        }
         _ => {
             last = Some(*sequence);
             Admission::Admitted
         }
     };
-    sequences.iter().map(admit).collect()
+    let admissions = sequences.iter().enumerate().map(admit).collect();
+    let after = Standing {
+        sequence: last.unwrap_or(i64::MIN),
+        parked,
+    };
+    (admissions, after)
+}
+
+/// No gate: admits everything but what is `rejected`, and what comes behind.
+pub(crate) fn none(
+    standing: Standing,
+    events: usize,
+    rejected: impl Fn(usize) -> bool,
+) -> (Vec<Admission>, Standing) {
+    let mut after = standing;
+    let admit = |index: usize| {
+        after.parked |= rejected(index);
+        match after.parked {
+            true => Admission::Waits,
+            false => Admission::Admitted,
+        }
+    };
+    let admissions = (0..events).map(admit).collect();
+    (admissions, after)
 }
 
 /// The dense run `lo..=hi` that an entity's events form, if copies are left aside.
@@ -56,39 +91,53 @@ pub(crate) fn run(sequences: &[i64]) -> Option<(i64, i64)> {
     Some((lo, hi))
 }
 
-/// Gate `next`: admits exactly the next sequence, again and again. Stops at the first gap.
-///
-/// Returns the admissions before the gap too, so that the caller knows how far the entity came.
-pub(crate) fn next(current: i64, sequences: &[i64]) -> (Vec<Admission>, i64, Option<Gap>) {
-    let mut last = current;
-    let mut admissions = Vec::with_capacity(sequences.len());
-    for (index, &sequence) in sequences.iter().enumerate() {
-        if sequence <= last {
-            admissions.push(Admission::Stale);
-        } else if sequence - 1 == last {
-            last = sequence;
-            admissions.push(Admission::Admitted);
+/// Gate `next`: admits exactly the next sequence, again and again. What is further on waits for it, what is
+/// `rejected` (by its index) waits for a person; neither keeps the one that is due from passing.
+pub(crate) fn next(
+    standing: Standing,
+    sequences: &[i64],
+    rejected: impl Fn(usize) -> bool,
+) -> (Vec<Admission>, Standing) {
+    let mut after = standing;
+    let admit = |(index, &sequence): (usize, &i64)| {
+        if sequence <= after.sequence {
+            Admission::Stale
+        } else if sequence - 1 == after.sequence && !rejected(index) {
+            after.sequence = sequence;
+            Admission::Admitted
         } else {
-            let gap = Gap {
-                index,
-                expected: last.saturating_add(1),
-            };
-            return (admissions, last, Some(gap));
+            after.parked = true;
+            Admission::Waits
         }
-    }
-    (admissions, last, None)
+    };
+    let admissions = sequences.iter().enumerate().map(admit).collect();
+    (admissions, after)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::Admission::{Admitted as A, Stale as S};
+    use super::Admission::{Admitted as A, Stale as S, Waits as W};
     use super::*;
+
+    fn at(sequence: i64) -> Standing {
+        Standing {
+            sequence,
+            parked: false,
+        }
+    }
+
+    fn parked_at(sequence: i64) -> Standing {
+        Standing {
+            sequence,
+            parked: true,
+        }
+    }
 
     #[track_caller]
     fn check_newest(previous: Option<i64>, sequences: &[i64], expected: &[Admission]) {
-        assert_eq!(newest(previous, sequences), expected);
+        assert_eq!(newest(previous, false, sequences, |_| false).0, expected);
     }
 
     #[test]
@@ -105,18 +154,40 @@ mod tests {
     }
 
     #[test]
-    fn next_admits_a_run_and_drops_copies() {
-        assert_eq!(next(0, &[1, 2, 2, 1, 3]), (vec![A, A, S, S, A], 3, None));
-        assert_eq!(next(7, &[3, 8]), (vec![S, A], 8, None));
+    fn newest_lets_nothing_newer_past_a_parked_record() {
+        let found = newest(Some(3), false, &[4, 5, 6, 4], |index| index == 1);
+        assert_eq!(found, (vec![A, W, W, S], parked_at(4)));
+        let found = newest(Some(3), true, &[4, 3], |_| false);
+        assert_eq!(found, (vec![W, S], parked_at(3)));
+        // A copy that cannot be read is still a copy.
+        assert_eq!(newest(Some(3), false, &[3], |_| true), (vec![S], at(3)));
     }
 
     #[test]
-    fn next_stops_at_a_gap_and_says_what_is_missing() {
-        let gap = Gap {
-            index: 1,
-            expected: 3,
-        };
-        assert_eq!(next(1, &[2, 4, 3]), (vec![A], 2, Some(gap)));
+    fn without_a_gate_all_waits_behind_a_parked_record() {
+        assert_eq!(none(at(0), 3, |i| i == 1), (vec![A, W, W], parked_at(0)));
+        assert_eq!(none(parked_at(0), 2, |_| false), (vec![W, W], parked_at(0)));
+        assert_eq!(none(at(0), 2, |_| false), (vec![A, A], at(0)));
+    }
+
+    #[test]
+    fn next_admits_a_run_and_drops_copies() {
+        let found = next(at(0), &[1, 2, 2, 1, 3], |_| false);
+        assert_eq!(found, (vec![A, A, S, S, A], at(3)));
+        assert_eq!(next(at(7), &[3, 8], |_| false), (vec![S, A], at(8)));
+    }
+
+    #[test]
+    fn next_parks_what_is_early_and_lets_the_one_that_is_due_pass() {
+        let found = next(at(1), &[2, 4, 3, 4], |_| false);
+        assert_eq!(found, (vec![A, W, A, A], parked_at(4)));
+        assert_eq!(next(parked_at(1), &[2], |_| false), (vec![A], parked_at(2)));
+    }
+
+    #[test]
+    fn next_stands_still_at_a_record_that_cannot_be_applied() {
+        let found = next(at(1), &[2, 3, 4], |index| index == 1);
+        assert_eq!(found, (vec![A, W, W], parked_at(2)));
     }
 
     #[test]
@@ -134,35 +205,41 @@ mod tests {
         #[test]
         fn cuts_do_not_change_what_passes(
             sequences in prop::collection::vec(0_i64..12, 0..40),
+            bad in prop::collection::btree_set(0_usize..40, 0..4),
             cut in 0_usize..40,
         ) {
             let cut = cut.min(sequences.len());
             let (head, tail) = sequences.split_at(cut);
+            let rejected = |index: usize| bad.contains(&index);
+            let rejected_later = |index: usize| bad.contains(&(index + cut));
 
-            let whole = newest(None, &sequences);
-            let mut parts = newest(None, head);
-            let highest = head.iter().max().copied();
-            parts.extend(newest(highest, tail));
-            prop_assert_eq!(whole, parts);
+            let whole = newest(None, false, &sequences, rejected);
+            let (mut parts, middle) = newest(None, false, head, rejected);
+            let previous = (middle.sequence > i64::MIN).then_some(middle.sequence);
+            let (rest, end) = newest(previous, middle.parked, tail, rejected_later);
+            parts.extend(rest);
+            prop_assert_eq!(whole, (parts, end));
 
-            let (whole, last, gap) = next(0, &sequences);
-            let (mut parts, middle, head_gap) = next(0, head);
-            if head_gap.is_none() {
-                let (rest, end, tail_gap) = next(middle, tail);
-                parts.extend(rest);
-                prop_assert_eq!(end, last);
-                prop_assert_eq!(tail_gap.is_some(), gap.is_some());
-                prop_assert_eq!(whole, parts);
-            }
+            let whole = next(at(0), &sequences, rejected);
+            let (mut parts, middle) = next(at(0), head, rejected);
+            let (rest, end) = next(middle, tail, rejected_later);
+            parts.extend(rest);
+            prop_assert_eq!(whole, (parts, end));
+
+            let whole = none(at(0), sequences.len(), rejected);
+            let (mut parts, middle) = none(at(0), head.len(), rejected);
+            let (rest, end) = none(middle, tail.len(), rejected_later);
+            parts.extend(rest);
+            prop_assert_eq!(whole, (parts, end));
         }
 
         /// A run is admitted exactly as event by event.
         #[test]
         fn a_run_is_decided_like_its_events(sequences in prop::collection::vec(1_i64..9, 1..12)) {
             if let Some((lo, hi)) = run(&sequences) {
-                let (_, last, gap) = next(lo - 1, &sequences);
-                prop_assert_eq!(last, hi);
-                prop_assert!(gap.is_none());
+                let (admissions, after) = next(at(lo - 1), &sequences, |_| false);
+                prop_assert_eq!(after, at(hi));
+                prop_assert!(!admissions.contains(&W));
             }
         }
     }

@@ -3,6 +3,8 @@
 pub(crate) mod backoff;
 pub(crate) mod gate;
 pub(crate) mod isolation;
+pub(crate) mod parking;
+pub(crate) mod redact;
 pub(crate) mod steps;
 
 /// What an error means for the work that met it.

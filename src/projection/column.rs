@@ -129,6 +129,10 @@ impl TextColumn {
         self.spans.push(span);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
     /// The value at `index`.
     pub(crate) fn get(&self, index: usize) -> Option<&str> {
         Some(&self.bytes[self.spans[index].clone()?])
@@ -150,6 +154,19 @@ pub(crate) enum ColumnData {
 }
 
 impl ColumnData {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Bigint(column) => column.len(),
+            Self::Integer(column) => column.len(),
+            Self::Double(column) => column.len(),
+            Self::Boolean(column) => column.len(),
+            Self::Uuid(column) => column.len(),
+            Self::Timestamptz(column) => column.len(),
+            Self::Date(column) => column.len(),
+            Self::Text(column) => column.len(),
+        }
+    }
+
     pub(crate) fn new(column_type: ColumnType) -> Self {
         match column_type {
             ColumnType::Bigint => Self::Bigint(Vec::new()),

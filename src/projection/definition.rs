@@ -1,10 +1,12 @@
 //! What a projection is, apart from its code.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::column::Column;
 use super::handler::{BatchHandler, Erased, Handler};
+use crate::engine::Class;
 
 /// Where a value stands in a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +112,41 @@ pub enum Tombstones {
     Filter,
 }
 
+/// What becomes of a record that cannot be applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It is parked: kept as a dead letter, and with it what follows of its entity. Everything else goes on.
+    #[default]
+    Park,
+    /// Its partition halts.
+    Halt,
+}
+
+/// How many records may be parked before the partition halts instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParkingLimits {
+    /// Waiting records of one entity: 1,000.
+    pub entity_max: u32,
+    /// Waiting records of the projection: 10,000.
+    pub total_max: u32,
+    /// Records in a row that cannot be applied: 50. More look like a bad deployment.
+    pub consecutive_max: u32,
+    /// Records that cannot be applied among the last thousand, in percent: 20.
+    pub share_max: u32,
+}
+
+impl Default for ParkingLimits {
+    fn default() -> Self {
+        Self {
+            entity_max: 1_000,
+            total_max: 10_000,
+            consecutive_max: 50,
+            share_max: 20,
+        }
+    }
+}
+
 /// A named read model: its topics, its gate, its handler, its tables.
 #[derive(Clone)]
 pub struct Projection {
@@ -122,6 +159,11 @@ pub struct Projection {
     pub(crate) event_id: Option<Source>,
     pub(crate) columns: Vec<Column>,
     pub(crate) tombstones: Tombstones,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) parking: ParkingLimits,
+    pub(crate) attempts_max: u32,
+    /// What SQLSTATEs of the handler's statements mean here, other than usual.
+    pub(crate) sqlstates: BTreeMap<String, Class>,
     pub(crate) start: Start,
     pub(crate) setup: String,
     pub(crate) seed: String,
@@ -172,6 +214,10 @@ impl Projection {
             event_id: None,
             columns: Vec::new(),
             tombstones: Tombstones::default(),
+            on_failure: OnFailure::default(),
+            parking: ParkingLimits::default(),
+            attempts_max: 0,
+            sqlstates: BTreeMap::new(),
             start: Start::default(),
             setup: String::new(),
             seed: String::new(),
@@ -206,6 +252,29 @@ impl Projection {
     #[must_use]
     pub fn tombstones(mut self, tombstones: Tombstones) -> Self {
         self.tombstones = tombstones;
+        self
+    }
+
+    /// What becomes of a record that cannot be applied.
+    #[must_use]
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = on_failure;
+        self
+    }
+
+    /// How many records may be parked before the partition halts instead.
+    #[must_use]
+    pub fn parking(mut self, limits: ParkingLimits) -> Self {
+        self.parking = limits;
+        self
+    }
+
+    /// How often a batch is tried whose handler returns [`HandlerError::transient`](super::HandlerError::transient)
+    /// before its partition halts: 0, as by default, for as often as it takes. Errors of the database that
+    /// may pass later are not counted.
+    #[must_use]
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.attempts_max = attempts;
         self
     }
 

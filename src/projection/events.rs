@@ -1,11 +1,13 @@
 //! The events of a batch: decoded columns beside the records they came from.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
 use super::column::{ColumnData, TextColumn};
 use super::handler::HandlerError;
+use crate::engine::parking::Rejection;
 use crate::types::{Record, TopicPartition};
 
 /// An event's place in its batch: what `_ref` is in SQL.
@@ -21,6 +23,8 @@ pub(crate) enum Outcome {
     Duplicate,
     /// The projection does not want it.
     Filtered,
+    /// It became a dead letter.
+    Parked,
 }
 
 /// A partition's part of a batch: consecutive records, and the refs they have in it.
@@ -40,6 +44,8 @@ pub(crate) struct Events<'a> {
     pub(crate) event_ids: TextColumn,
     pub(crate) columns: Vec<ColumnData>,
     pub(crate) filtered: Vec<bool>,
+    /// Those that cannot be applied, as far as that is known, by their place.
+    pub(crate) rejected: BTreeMap<Ref, Rejection>,
 }
 
 impl<'a> Events<'a> {
@@ -53,11 +59,20 @@ impl<'a> Events<'a> {
         self.entities.get(event as usize).unwrap_or_default()
     }
 
-    /// The events that are not filtered, by entity (bytes), then in arrival order: the order in
+    /// The entity, if it could be read.
+    pub(crate) fn readable_entity(&self, event: Ref) -> Option<&str> {
+        self.entities.get(event as usize)
+    }
+
+    /// The events that are not filtered and have an entity if the projection knows entities, by entity (bytes), then in arrival order: the order in
     /// which gate rows are locked by every writer, so that two of them never wait for each other.
     pub(crate) fn by_entity(&self) -> Vec<Ref> {
         let mut order: Vec<(u64, Ref)> = (0..self.filtered.len() as Ref)
             .filter(|event| !self.filtered[*event as usize])
+            // What cannot be read holds up nobody.
+            .filter(|event| {
+                !self.rejected.contains_key(event) || self.readable_entity(*event).is_some()
+            })
             .map(|event| (prefix(self.entity(event)), event))
             .collect();
         order.sort_unstable_by(|(a_prefix, a), (b_prefix, b)| {

@@ -120,6 +120,11 @@ impl HandlerError {
         self
     }
 
+    /// Another class than usual.
+    pub(crate) fn with_class(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+
     pub(crate) fn class(&self) -> Class {
         self.class
     }

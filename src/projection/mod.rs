@@ -12,7 +12,9 @@ mod registry;
 
 pub use column::{Column, ColumnType};
 pub use context::{Context, Message};
-pub use definition::{First, Gate, Projection, Source, Start, Tombstones};
+pub use definition::{
+    First, Gate, OnFailure, ParkingLimits, Projection, Source, Start, Tombstones,
+};
 pub use events::{Batch, Event};
 pub use handler::{BatchHandler, HandlerError};
 pub use registry::{Registry, RegistryError};

@@ -1,12 +1,15 @@
-//! Asks gate and inbox which events of a batch pass (I4).
+//! Asks gate and inbox which events of a batch pass (I4), and which wait.
 //!
 //! The questions are one statement each, in the order of locks: gate rows sorted, then inbox ids
 //! sorted. The decisions are `engine::gate`'s.
 
+use std::collections::BTreeMap;
+
 use sqlx::PgConnection;
 
 use super::apply::Failure;
-use crate::engine::gate::{self, Admission};
+use crate::engine::gate::{self, Admission, Standing};
+use crate::engine::parking::{Reason, Rejection};
 use crate::projection::{Events, First, Gate, Outcome, Projection, Ref};
 use crate::store;
 
@@ -17,33 +20,57 @@ struct Group<'e> {
     sequences: &'e [i64],
 }
 
+/// What became of a batch's events at the gate.
+#[derive(Debug, Default)]
+pub(super) struct Admitted {
+    /// One for each event.
+    pub(super) outcomes: Vec<Outcome>,
+    /// Those that are parked, with the reason.
+    pub(super) parked: BTreeMap<Ref, Rejection>,
+    /// Gate `next`: entities that came on while records of theirs are parked, which may follow now.
+    pub(super) to_drain: Vec<String>,
+}
+
+impl Admitted {
+    fn park(&mut self, event: Ref, rejection: Rejection) {
+        self.outcomes[event as usize] = Outcome::Parked;
+        self.parked.insert(event, rejection);
+    }
+}
+
 /// What becomes of each event: decided under the locks of the entities' gate rows.
 pub(super) async fn admit(
     connection: &mut PgConnection,
     projection: &Projection,
     events: &Events<'_>,
     order: &[Ref],
-) -> Result<Vec<Outcome>, Failure> {
+) -> Result<Admitted, Failure> {
     let filtered = |filtered: &bool| match filtered {
         true => Outcome::Filtered,
         false => Outcome::Applied,
     };
-    let mut outcomes: Vec<Outcome> = events.filtered.iter().map(filtered).collect();
-    if projection.gate != Gate::None {
-        // The decoder lets no event without a sequence pass where there is a gate.
-        let sequence = |event: &Ref| events.sequences[*event as usize].unwrap_or(i64::MIN);
+    let mut admitted = Admitted {
+        outcomes: events.filtered.iter().map(filtered).collect(),
+        ..Admitted::default()
+    };
+    for (event, rejection) in &events.rejected {
+        admitted.park(*event, rejection.clone());
+    }
+    if projection.gate != Gate::None || projection.entity.is_some() {
+        // The decoder rejects what has no sequence where there is a gate.
+        let sequence = |event: &Ref| events.sequences[*event as usize].unwrap_or(i64::MAX);
         let sequences: Vec<i64> = order.iter().map(sequence).collect();
         let groups = groups(events, order, &sequences);
         match projection.gate {
-            Gate::Newest => newest(connection, &groups, &mut outcomes).await?,
-            Gate::Next { first } => next(connection, first, &groups, &mut outcomes).await?,
-            Gate::None => {}
+            Gate::Newest => newest(connection, events, &groups, &mut admitted).await?,
+            Gate::Next { first } => next(connection, first, events, &groups, &mut admitted).await?,
+            Gate::None => none(connection, events, &groups, &mut admitted).await?,
         }
     }
     if projection.event_id.is_some() {
-        inbox(connection, events, &mut outcomes).await?;
+        inbox(connection, events, &mut admitted.outcomes).await?;
     }
-    Ok(outcomes)
+    Ok(admitted)
 }
 
 fn groups<'e>(events: &'e Events<'_>, order: &'e [Ref], sequences: &'e [i64]) -> Vec<Group<'e>> {
@@ -61,34 +88,118 @@ fn groups<'e>(events: &'e Events<'_>, order: &'e [Ref], sequences: &'e [i64]) ->
     order.chunk_by(same).map(group).collect()
 }
 
-fn mark(group: &Group<'_>, admissions: &[Admission], outcomes: &mut [Outcome]) {
-    for (event, admission) in group.refs.iter().zip(admissions) {
-        if *admission == Admission::Stale {
-            outcomes[*event as usize] = Outcome::Stale;
+/// Takes in what was decided of one entity's events. `gap_after`: the first that waits does so for what
+/// comes after this sequence, under gate `next`.
+fn mark(
+    group: &Group<'_>,
+    events: &Events<'_>,
+    admissions: &[Admission],
+    gap_after: Option<i64>,
+    admitted: &mut Admitted,
+) {
+    let mut gap_after = gap_after;
+    let decided = group.refs.iter().zip(group.sequences).zip(admissions);
+    for ((event, sequence), admission) in decided {
+        match admission {
+            Admission::Admitted => gap_after = gap_after.map(|_| *sequence),
+            Admission::Stale => {
+                admitted.outcomes[*event as usize] = Outcome::Stale;
+                admitted.parked.remove(event);
+            }
+            Admission::Waits => {
+                let gap = gap_after.take();
+                // Its own reason stands.
+                if !events.rejected.contains_key(event) {
+                    admitted.park(*event, waiting(group.entity, *sequence, gap));
+                }
+            }
         }
     }
 }
 
+fn waiting(entity: &str, sequence: i64, gap_after: Option<i64>) -> Rejection {
+    match gap_after {
+        Some(last) => {
+            let due = last.saturating_add(1);
+            let detail = format!(
+                "gate next: entity `{entity}` has sequence {sequence} where {due} is due; the events between are missing or still to come"
+            );
+            Rejection::new(Reason::Gap, detail)
+        }
+        None => {
+            let detail = format!("waits behind an earlier record of entity `{entity}`");
+            Rejection::new(Reason::Behind, detail)
+        }
+    }
+}
+
+/// Whether a group has an event that cannot be applied: those are decided event by event.
+fn is_slow(group: &Group<'_>, events: &Events<'_>) -> bool {
+    !events.rejected.is_empty() && group.refs.iter().any(|e| events.rejected.contains_key(e))
+}
+
 async fn newest(
     connection: &mut PgConnection,
+    events: &Events<'_>,
     groups: &[Group<'_>],
-    outcomes: &mut [Outcome],
+    admitted: &mut Admitted,
 ) -> Result<(), Failure> {
-    let entities: Vec<&str> = groups.iter().map(|group| group.entity).collect();
-    let highest = |group: &Group<'_>| group.sequences.iter().copied().max().unwrap_or(i64::MIN);
-    let sequences: Vec<i64> = groups.iter().map(highest).collect();
+    let (slow, fast): (Vec<&Group<'_>>, Vec<&Group<'_>>) =
+        groups.iter().partition(|group| is_slow(group, events));
+    let entities: Vec<&str> = fast.iter().map(|group| group.entity).collect();
+    let highest = |group: &&Group<'_>| group.sequences.iter().copied().max().unwrap_or(i64::MIN);
+    let sequences: Vec<i64> = fast.iter().map(highest).collect();
     let mut moved = store::gate::newest(connection, &entities, &sequences).await?;
     moved.sort_by(|a, b| a.entity().cmp(b.entity()));
     let mut answers = moved.iter().peekable();
-    for group in groups {
+    for group in fast {
         let answer = answers.next_if(|answer| answer.entity() == group.entity);
         let admissions = match answer {
-            Some(answer) => gate::newest(answer.previous, group.sequences),
+            Some(answer) => {
+                gate::newest(answer.previous, answer.parked, group.sequences, |_| false).0
+            }
             None => vec![Admission::Stale; group.refs.len()],
         };
-        mark(group, &admissions, outcomes);
+        mark(group, events, &admissions, None, admitted);
     }
-    Ok(())
+    one_by_one(
+        connection,
+        false,
+        events,
+        &slow,
+        |_| i64::MIN,
+        admitted,
+        |standing, group, rejected| {
+            let previous = (standing.sequence > i64::MIN).then_some(standing.sequence);
+            gate::newest(previous, standing.parked, group.sequences, rejected)
+        },
+    )
+    .await
+}
+
+/// Without a gate there are rows for entities with parked records only.
+async fn none(
+    connection: &mut PgConnection,
+    events: &Events<'_>,
+    groups: &[Group<'_>],
+    admitted: &mut Admitted,
+) -> Result<(), Failure> {
+    let entities: Vec<&str> = groups.iter().map(|group| group.entity).collect();
+    let parked = store::gate::parked(connection, &entities).await?;
+    let slow: Vec<&Group<'_>> = groups
+        .iter()
+        .filter(|group| parked.contains(group.entity) || is_slow(group, events))
+        .collect();
+    one_by_one(
+        connection,
+        false,
+        events,
+        &slow,
+        |_| 0,
+        admitted,
+        |standing, group, rejected| gate::none(standing, group.refs.len(), rejected),
+    )
+    .await
 }
 
 /// Entities whose events form a dense run take one statement; the others are decided one by one, with
@@ -96,20 +207,16 @@ async fn newest(
 async fn next(
     connection: &mut PgConnection,
     first: First,
+    events: &Events<'_>,
     groups: &[Group<'_>],
-    outcomes: &mut [Outcome],
+    admitted: &mut Admitted,
 ) -> Result<(), Failure> {
     let mut runs = Vec::new();
     let mut slow: Vec<&Group<'_>> = Vec::new();
     for group in groups {
-        if let First::At(first) = first
-            && let Some(index) = group.sequences.iter().position(|s| *s < first)
-        {
-            return Err(before_first(group, index, first));
-        }
         match gate::run(group.sequences) {
-            Some((lo, hi)) => runs.push((group, lo, hi)),
-            None => slow.push(group),
+            Some((lo, hi)) if !is_slow(group, events) => runs.push((group, lo, hi)),
+            _ => slow.push(group),
         }
     }
     let entities: Vec<&str> = runs.iter().map(|(group, ..)| group.entity).collect();
@@ -118,92 +225,97 @@ async fn next(
     let mut moved = store::gate::next(connection, &entities, &last, &before).await?;
     moved.sort_by(|a, b| a.entity().cmp(b.entity()));
     let mut answers = moved.iter().peekable();
+    let mut taken_back: Vec<(&str, Standing)> = Vec::new();
     for (group, lo, _) in &runs {
-        match answers.next_if(|answer| answer.entity() == group.entity) {
-            Some(answer) => {
-                let previous = answer.previous.unwrap_or(i64::MIN);
-                if let First::At(first) = first
-                    && answer.inserted
-                    && first != *lo
-                {
-                    return Err(gap(group, 0, first));
-                }
-                let (admissions, _, missing) = gate::next(previous, group.sequences);
-                if let Some(missing) = missing {
-                    return Err(gap(group, missing.index, missing.expected));
-                }
-                mark(group, &admissions, outcomes);
-            }
-            None => slow.push(group),
+        let Some(answer) = answers.next_if(|answer| answer.entity() == group.entity) else {
+            slow.push(group);
+            continue;
+        };
+        if let First::At(first) = first
+            && answer.inserted
+            && first != *lo
+        {
+            // The statement cannot know with what an entity begins; its row is put right.
+            let standing = Standing {
+                sequence: first.saturating_sub(1),
+                parked: true,
+            };
+            taken_back.push((group.entity, standing));
+            let admissions = vec![Admission::Waits; group.refs.len()];
+            mark(
+                group,
+                events,
+                &admissions,
+                Some(standing.sequence),
+                admitted,
+            );
+            continue;
+        }
+        let standing = Standing {
+            sequence: answer.previous.unwrap_or(i64::MIN),
+            parked: answer.parked,
+        };
+        let (admissions, _) = gate::next(standing, group.sequences, |_| false);
+        mark(group, events, &admissions, None, admitted);
+        if answer.parked {
+            admitted.to_drain.push(group.entity.to_owned());
         }
     }
-    if slow.is_empty() {
-        return Ok(());
-    }
+    store::gate::set(connection, &taken_back).await?;
     slow.sort_by_key(|group| group.entity);
-    one_by_one(connection, first, &slow, outcomes).await
-}
-
-async fn one_by_one(
-    connection: &mut PgConnection,
-    first: First,
-    groups: &[&Group<'_>],
-    outcomes: &mut [Outcome],
-) -> Result<(), Failure> {
-    let entities: Vec<&str> = groups.iter().map(|group| group.entity).collect();
-    let before = |group: &&Group<'_>| match first {
+    let mut drainable = Vec::new();
+    let initial = |group: &Group<'_>| match first {
         First::At(first) => first.saturating_sub(1),
         First::Any => group.sequences[0].saturating_sub(1),
     };
-    let initial: Vec<i64> = groups.iter().map(before).collect();
-    let stands = store::gate::lock(connection, &entities, &initial).await?;
-    let mut moved = Vec::new();
-    // The first gap in batch order is the one to report: the records before it can be applied.
-    let mut first_gap: Option<(Ref, Failure)> = None;
-    for (group, current) in groups.iter().zip(&stands) {
-        let (admissions, last, missing) = gate::next(*current, group.sequences);
-        if let Some(missing) = missing {
-            let at = group.refs[missing.index];
-            if first_gap.as_ref().is_none_or(|(before, _)| at < *before) {
-                first_gap = Some((at, gap(group, missing.index, missing.expected)));
+    one_by_one(
+        connection,
+        true,
+        events,
+        &slow,
+        initial,
+        admitted,
+        |standing, group, rejected| {
+            let (admissions, after) = gate::next(standing, group.sequences, rejected);
+            if standing.parked && after.sequence != standing.sequence {
+                drainable.push(group.entity.to_owned());
             }
-            continue;
-        }
-        mark(group, &admissions, outcomes);
-        if last != *current {
-            moved.push((group.entity, last));
-        }
-    }
-    if let Some((_, failure)) = first_gap {
-        return Err(failure);
-    }
-    if !moved.is_empty() {
-        let (entities, sequences): (Vec<&str>, Vec<i64>) = moved.into_iter().unzip();
-        store::gate::set(connection, &entities, &sequences).await?;
-    }
+            (admissions, after)
+        },
+    )
+    .await?;
+    admitted.to_drain.append(&mut drainable);
     Ok(())
 }
 
-fn gap(group: &Group<'_>, index: usize, expected: i64) -> Failure {
-    Failure::Rejected {
-        at: Some(group.refs[index]),
-        waits: true,
-        why: format!(
-            "gate next: entity `{}` has sequence {} where {expected} is due; the events between are missing or still to come",
-            group.entity, group.sequences[index]
-        ),
+/// Decides entities event by event, with their rows locked first.
+async fn one_by_one<'e>(
+    connection: &mut PgConnection,
+    is_next: bool,
+    events: &Events<'_>,
+    groups: &[&Group<'e>],
+    initial: impl Fn(&Group<'e>) -> i64,
+    admitted: &mut Admitted,
+    mut decide: impl FnMut(Standing, &Group<'e>, &dyn Fn(usize) -> bool) -> (Vec<Admission>, Standing),
+) -> Result<(), Failure> {
+    if groups.is_empty() {
+        return Ok(());
     }
-}
-
-fn before_first(group: &Group<'_>, index: usize, first: i64) -> Failure {
-    Failure::Rejected {
-        at: Some(group.refs[index]),
-        waits: false,
-        why: format!(
-            "gate next: entity `{}` has sequence {}, below the first one allowed, {first}; set `first` of the projection if that is right",
-            group.entity, group.sequences[index]
-        ),
+    let entities: Vec<&str> = groups.iter().map(|group| group.entity).collect();
+    let initial: Vec<i64> = groups.iter().map(|group| initial(group)).collect();
+    let stands = store::gate::lock(connection, &entities, &initial).await?;
+    let mut moved = Vec::new();
+    for (group, before) in groups.iter().zip(stands) {
+        let rejected = |index: usize| events.rejected.contains_key(&group.refs[index]);
+        let (admissions, after) = decide(before, group, &rejected);
+        let gap_after = (!before.parked && is_next).then_some(before.sequence);
+        mark(group, events, &admissions, gap_after, admitted);
+        if after != before {
+            moved.push((group.entity, after));
+        }
     }
+    store::gate::set(connection, &moved).await?;
+    Ok(())
 }
 
 async fn inbox(

@@ -7,7 +7,7 @@
 //!
 //! There is deliberately no retry here and no verdict on a record: the writer decides.
 
-use std::fmt;
+use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,11 +17,16 @@ use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::admission;
-use crate::codec::{DecodeError, Decoder};
+use super::parking;
+use crate::codec::Decoder;
 use crate::engine::Class;
+use crate::engine::parking::{Brake, Reason, Rejection};
+use crate::engine::redact::Secrets;
 use crate::failpoint;
-use crate::projection::{Batch, Context, Emitted, Events, HandlerError, Outcome, Projection, Ref};
-use crate::store::position::{Advance, Claim, Expected, Stored, Totals};
+use crate::projection::{
+    Batch, Context, Emitted, Events, HandlerError, Message, Outcome, Projection, Ref,
+};
+use crate::store::position::{Advance, Claim, Expected, Totals};
 use crate::store::{self, Timeouts, outbox, position, transaction};
 use crate::types::{NextOffset, Record, TopicPartition};
 
@@ -61,6 +66,10 @@ pub(crate) struct Applier<'a> {
     /// Whether COMMIT waits for the disk. If not, a crash of Postgres may take back whole batches: effects,
     /// position and messages together, and Kafka still has the records.
     pub(crate) synchronous_commit: bool,
+    pub(crate) secrets: &'a Secrets,
+    /// Whether records come with their headers, which a parked one must keep.
+    pub(crate) with_headers: bool,
+    pub(crate) brake: &'a Brake,
 }
 
 /// A committed batch.
@@ -68,6 +77,12 @@ pub(crate) struct Applier<'a> {
 pub(crate) struct Applied {
     pub(crate) totals: Totals,
     pub(crate) messages: usize,
+    /// Records in batch order: true for those that failed.
+    pub(crate) failed: Vec<bool>,
+    /// Records that were parked, and why.
+    pub(crate) parked: Vec<(TopicPartition, i64, Rejection)>,
+    /// Entities whose parked records may follow now.
+    pub(crate) to_drain: Vec<String>,
 }
 
 /// Why a batch did not commit.
@@ -76,15 +91,19 @@ pub(crate) enum Failure {
     /// A record cannot be applied; which one, if that is known.
     Rejected {
         at: Option<Ref>,
-        why: String,
-        /// Only events of other partitions are missing before it: it may pass later.
-        waits: bool,
+        rejection: Rejection,
+        /// What becomes of it once it is known to be the one.
+        then: Then,
     },
+    /// Something is to be parked, and its headers were not read. Fetch again, with headers.
+    NeedsHeaders,
     /// The handler failed in a way that is not a record's fault.
     Handler {
         class: Class,
         why: String,
         usable: bool,
+        /// The handler's own word, not an error of the database.
+        own: bool,
     },
     /// It took too long: a smaller batch may do.
     Slow(String),
@@ -96,11 +115,29 @@ pub(crate) enum Failure {
     Unknown(store::Error),
 }
 
+/// What becomes of a record that cannot be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    Park,
+    /// Its partition halts.
+    Halt,
+    /// Its partition halts, and looks again: what is missing may come through another one.
+    HaltAndLook,
+}
+
 impl Failure {
+    fn rejected(at: Option<Ref>, rejection: Rejection) -> Self {
+        Self::Rejected {
+            at,
+            rejection,
+            then: Then::Park,
+        }
+    }
+
     /// Whether a ROLLBACK makes the connection good again.
     fn leaves_connection_usable(&self) -> bool {
         match self {
-            Self::Rejected { .. } | Self::Refused => true,
+            Self::Rejected { .. } | Self::NeedsHeaders | Self::Refused => true,
             Self::Handler { usable, .. } => *usable,
             Self::Store(error) => error.connection_is_usable(),
             Self::Slow(_) | Self::Unknown(_) => false,
@@ -114,16 +151,6 @@ impl From<store::Error> for Failure {
     }
 }
 
-impl From<DecodeError> for Failure {
-    fn from(error: DecodeError) -> Self {
-        Self::Rejected {
-            at: Some(error.at),
-            why: error.what,
-            waits: false,
-        }
-    }
-}
-
 impl From<HandlerError> for Failure {
     fn from(error: HandlerError) -> Self {
         // A statement that ran into `statement_timeout`.
@@ -131,33 +158,47 @@ impl From<HandlerError> for Failure {
             return Self::Slow(error.to_string());
         }
         match error.class() {
-            Class::Terminal => Self::Rejected {
-                at: error.place(),
-                why: error.to_string(),
-                waits: false,
-            },
+            Class::Terminal => {
+                let sqlstate = error.sql().and_then(store::sqlstate);
+                let reason = match sqlstate {
+                    Some(_) => Reason::Database,
+                    None => Reason::Rejected,
+                };
+                let rejection = Rejection {
+                    reason,
+                    sqlstate: sqlstate.map(|code| code.into_owned()),
+                    detail: error.to_string(),
+                };
+                Self::rejected(error.place(), rejection)
+            }
             class => Self::Handler {
                 class,
                 usable: error.sql().is_none_or(store::connection_is_usable),
+                own: error.sql().is_none(),
                 why: error.to_string(),
             },
         }
     }
 }
 
-/// Applies a batch. `None` for the connection afterwards means that it is in doubt and was dropped.
+/// Applies a batch. `found` says why its only record cannot be applied: it is parked then. `None` for the connection afterwards means that it is in doubt and was dropped.
 pub(crate) async fn apply(
     applier: &Applier<'_>,
     connection: PgConnection,
     batch_id: Uuid,
     parts: &[Part<'_>],
+    found: Option<Rejection>,
 ) -> (Option<PgConnection>, Result<Applied, Failure>) {
     let mut connection = connection;
     let shares = parts.iter().map(|part| (part.partition, part.records));
-    let events = match applier.decoder.decode(shares) {
-        Ok(events) => events,
-        Err(error) => return (Some(connection), Err(error.into())),
-    };
+    let mut events = applier.decoder.decode(shares);
+    // The only record of its batch: it has failed before.
+    if let Some(found) = found {
+        events.rejected.insert(0, found);
+    }
+    if let Err(failure) = parking::allowed(applier, &events) {
+        return (Some(connection), Err(failure));
+    }
     let limit = applier.timeouts.transaction();
     let committing = AtomicBool::new(false);
     let batch = in_transaction(
@@ -216,9 +257,10 @@ async fn in_transaction(
 
     failpoint::reach(failpoint::APPLY_AFTER_BEGIN);
     let order = events.by_entity();
-    let outcomes = admission::admit(connection, projection, events, &order).await?; // I4
+    let admitted = admission::admit(connection, projection, events, &order).await?; // I4
     failpoint::reach(failpoint::APPLY_AFTER_GATE);
-    let emitted = match effects(connection, projection, events, &order, &outcomes).await {
+    let outcomes = &admitted.outcomes;
+    let emitted = match effects(connection, projection, events, &order, outcomes).await {
         Ok(emitted) => emitted,
         Err(failure) if !failure.leaves_connection_usable() => return Err(failure),
         // What a handler does after a ROLLBACK of its own is not ours to try again.
@@ -234,18 +276,30 @@ async fn in_transaction(
     failpoint::reach(failpoint::APPLY_AFTER_EFFECTS);
     let still_in = transaction::settle_effects(connection, applier.synchronous_commit)
         .await
-        .map_err(|error| swallowed_or(HandlerError::from(error)))?;
+        .map_err(|error| failure_of(projection, HandlerError::from(error)))?;
     if still_in.as_deref() != Some(&*xact_id) {
         return Err(Failure::Refused); // before anything of ours could be written outside the transaction
     }
-    let messages = messages(projection, events, parts, emitted);
+    let had_kept = parking::spend_rights(connection, projection, events, parts, outcomes).await?;
+    let messages = messages(projection, events, parts, emitted, &had_kept);
     if !messages.is_empty() {
         outbox::insert(connection, &messages).await?; // I5
         failpoint::reach(failpoint::APPLY_AFTER_OUTBOX);
     }
+    if !admitted.parked.is_empty() {
+        parking::park(
+            connection,
+            applier,
+            events,
+            parts,
+            &admitted.parked,
+            &had_kept,
+        )
+        .await?; // I6
+    }
 
     failpoint::reach(failpoint::APPLY_BEFORE_ADVANCE);
-    let moves = moves(parts, events, &outcomes);
+    let moves = moves(parts, events, outcomes);
     let expected = Expected {
         projection: &projection.name,
         generation: generation.number,
@@ -271,19 +325,34 @@ async fn in_transaction(
 
     let mut totals = Totals::default();
     for share in &moves {
-        totals.applied += share.totals.applied;
-        totals.stale += share.totals.stale;
-        totals.duplicate += share.totals.duplicate;
-        totals.filtered += share.totals.filtered;
+        totals.add(&share.totals);
     }
+    let failed = |event: Ref| {
+        let rejection = admitted.parked.get(&event);
+        rejection.is_some_and(|rejection| rejection.reason.is_failure())
+    };
+    let place = |event: Ref| {
+        let record = events.records[event as usize];
+        (events.partition(event).clone(), record.offset())
+    };
     Ok(Applied {
         totals,
         messages: messages.len(),
+        failed: (0..events.records.len() as Ref).map(failed).collect(),
+        parked: admitted
+            .parked
+            .into_iter()
+            .map(|(event, rejection)| {
+                let (partition, offset) = place(event);
+                (partition, offset, rejection)
+            })
+            .collect(),
+        to_drain: admitted.to_drain,
     })
 }
 
 /// Runs the handler on what was admitted. A panic is an error of the batch.
-async fn effects(
+pub(super) async fn effects(
     connection: &mut PgConnection,
     projection: &Projection,
     events: &Events<'_>,
@@ -308,18 +377,20 @@ async fn effects(
         .await;
     match handled {
         Ok(Ok(())) => Ok(context.into_emitted()),
-        Ok(Err(error)) => Err(swallowed_or(error)),
-        Err(panic) => Err(Failure::Rejected {
-            at: None,
-            waits: false,
-            why: format!("the handler panicked: {}", panic_text(&*panic)),
-        }),
+        Ok(Err(error)) => Err(failure_of(projection, error)),
+        Err(panic) => {
+            let why = format!("the handler panicked: {}", panic_text(&*panic));
+            Err(Failure::rejected(
+                None,
+                Rejection::new(Reason::Panicked, why),
+            ))
+        }
     }
 }
 
 /// A handler that runs COMMIT meets the guard. One that goes on after an SQL error meets 25P02 in its
 /// next statement, or we do in ours.
-fn swallowed_or(error: HandlerError) -> Failure {
+pub(super) fn failure_of(projection: &Projection, error: HandlerError) -> Failure {
     if error.sql().is_some_and(transaction::is_refused_commit) {
         return Failure::Refused;
     }
@@ -333,9 +404,17 @@ fn swallowed_or(error: HandlerError) -> Failure {
             why: "the handler has swallowed an SQL error, after which nothing of the batch can be applied; return the error instead"
                 .to_owned(),
             usable: true,
+            own: false,
         };
     }
-    error.into()
+    let own = error
+        .sql()
+        .and_then(store::sqlstate)
+        .and_then(|code| projection.sqlstates.get(&*code).copied());
+    match own {
+        Some(class) => error.with_class(class).into(),
+        None => error.into(),
+    }
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -346,13 +425,14 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// Gives messages their stream and their id. A record below the right to emit has emitted before: its
-/// messages are left out (I5).
+/// Gives messages their stream and their id. A record below the right to emit has emitted before, unless it
+/// was parked then and has kept its right: its messages are left out (I5).
 fn messages(
     projection: &Projection,
     events: &Events<'_>,
     parts: &[Part<'_>],
     emitted: Vec<Emitted>,
+    had_kept: &BTreeSet<Ref>,
 ) -> Vec<outbox::Row> {
     let mut rows = Vec::with_capacity(emitted.len());
     for Emitted {
@@ -368,33 +448,52 @@ fn messages(
             .shares
             .partition_point(|share| share.refs.end <= reference);
         let (partition, claim) = (parts[share].partition, parts[share].claim);
-        if record.offset() < claim.emitted_through {
+        if record.offset() < claim.emitted_through && !had_kept.contains(&reference) {
             continue;
         }
-        rows.push(outbox::Row {
-            stream: stream(&projection.name, partition),
-            id: message_id(
-                &projection.name,
-                claim.incarnation,
-                partition,
-                record.offset(),
-                &name,
-                index,
-            ),
-            topic: message.topic,
-            key: message.key,
-            payload: message.payload,
-            kind: if message.kind.is_empty() {
-                name
-            } else {
-                message.kind
-            },
-            source: format!("/tidegate/{}", projection.name),
-            occurred_at: record.time(),
-            headers: message.headers,
-        });
+        let emitted = (name, index, message);
+        rows.push(message_row(
+            projection,
+            partition,
+            claim.incarnation,
+            record,
+            emitted,
+        ));
     }
     rows
+}
+
+/// A message as it is stored, in the name of its record.
+pub(super) fn message_row(
+    projection: &Projection,
+    partition: &TopicPartition,
+    incarnation: i32,
+    record: &Record,
+    (name, index, message): (String, i32, Message),
+) -> outbox::Row {
+    let offset = record.offset();
+    outbox::Row {
+        stream: stream(&projection.name, partition),
+        id: message_id(
+            &projection.name,
+            incarnation,
+            partition,
+            offset,
+            &name,
+            index,
+        ),
+        topic: message.topic,
+        key: message.key,
+        payload: message.payload,
+        kind: if message.kind.is_empty() {
+            name
+        } else {
+            message.kind
+        },
+        source: format!("/tidegate/{}", projection.name),
+        occurred_at: record.time(),
+        headers: message.headers,
+    }
 }
 
 /// The stream of a partition's messages.
@@ -433,6 +532,7 @@ fn moves<'a>(parts: &[Part<'a>], events: &Events<'_>, outcomes: &[Outcome]) -> V
                 Outcome::Stale => totals.stale += 1,
                 Outcome::Duplicate => totals.duplicate += 1,
                 Outcome::Filtered => totals.filtered += 1,
+                Outcome::Parked => totals.parked += 1,
             }
         }
         Advance {
@@ -446,97 +546,4 @@ fn moves<'a>(parts: &[Part<'a>], events: &Events<'_>, outcomes: &[Outcome]) -> V
         }
     });
     moves.collect()
-}
-
-/// Why positions did not move.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// An operator began another generation.
-    Reset { operation: String },
-    /// Somebody else has claimed the partition.
-    Lost { owner: String },
-    /// Nobody owns it: an operator raised the epoch, or another worker has claimed it and left.
-    Taken,
-    /// The batch had been committed, and its answer was lost.
-    AlreadyCommitted,
-    /// The position is another than the one the batch begins at.
-    Moved { next: NextOffset },
-    /// The rows are as they should be: the handler has ended the transaction, or its schema is gone.
-    TransactionEnded,
-}
-
-impl Refusal {
-    /// The outcome's name, as it is counted.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Reset { .. } => "reset",
-            Self::Lost { .. } => "lost",
-            Self::Taken => "taken",
-            Self::AlreadyCommitted => "already_committed",
-            Self::Moved { .. } => "moved",
-            Self::TransactionEnded => "transaction_ended",
-        }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reset { operation } => write!(f, "reset by {operation}"),
-            Self::Lost { owner } => write!(f, "lost to {owner}"),
-            Self::Taken => f.write_str("taken away, and owned by nobody now"),
-            Self::AlreadyCommitted => f.write_str("already committed by me"),
-            Self::Moved { next } => write!(f, "the position is {next} now"),
-            Self::TransactionEnded => f.write_str(
-                "the handler has ended the transaction (COMMIT or ROLLBACK), or its schema was replaced",
-            ),
-        }
-    }
-}
-
-/// Names why a batch was refused, from the rows as they stand now. Decides nothing: the refusal stands.
-pub(crate) async fn why_refused(
-    connection: &mut PgConnection,
-    projection: &str,
-    batch_id: Uuid,
-    parts: &[Part<'_>],
-) -> Result<Refusal, store::Error> {
-    let Some(generation) = parts.first().map(|part| part.claim.generation) else {
-        return Ok(Refusal::TransactionEnded);
-    };
-    if let Some((live, operation)) = store::projection::read(connection, projection).await?
-        && live.generation != generation
-    {
-        return Ok(Refusal::Reset { operation });
-    }
-    let stored = position::read(connection, projection, generation).await?;
-    let refusals = parts.iter().filter_map(|part| {
-        let row = stored.iter().find(|row| is_of(row, part.partition));
-        row.and_then(|row| refusal(part, row, batch_id))
-    });
-    Ok(refusals
-        .into_iter()
-        .next()
-        .unwrap_or(Refusal::TransactionEnded))
-}
-
-fn is_of(row: &Stored, partition: &TopicPartition) -> bool {
-    row.topic == partition.topic() && row.partition == partition.partition()
-}
-
-fn refusal(part: &Part<'_>, row: &Stored, batch_id: Uuid) -> Option<Refusal> {
-    if row.epoch != part.claim.epoch || row.claim_token != part.claim.token {
-        return Some(if row.owner.is_empty() {
-            Refusal::Taken
-        } else {
-            Refusal::Lost {
-                owner: row.owner.clone(),
-            }
-        });
-    }
-    if row.batch_id == Some(batch_id) {
-        return Some(Refusal::AlreadyCommitted);
-    }
-    let next = NextOffset::from_raw(row.next_offset);
-    (next != part.from).then_some(Refusal::Moved { next })
 }

@@ -3,6 +3,10 @@
 mod admission;
 mod apply;
 mod claim;
+mod letters;
+mod parking;
+mod redrive;
+mod refusal;
 mod reposition;
 mod reset;
 mod service;
@@ -11,6 +15,8 @@ mod stragglers;
 mod topic_watch;
 mod writer;
 
-pub(crate) use reposition::{Operator, RepositionError, accept_topic, skip};
+pub(crate) use letters::{LetterError, accept_gap, discard};
+pub(crate) use redrive::{Queue, RedriveError, Redriven, Redriver};
+pub(crate) use reposition::{Operator, RepositionError, accept_topic, set_running, skip};
 pub(crate) use reset::{ResetError, reset};
 pub(crate) use service::run;

@@ -232,6 +232,50 @@ async fn accept_in(
     Ok(Repositioned { operation, moved })
 }
 
+/// Stops a projection on purpose, in all processes, or lets it go on; what was halted is tried again then.
+pub(crate) async fn set_running(
+    connection: &mut PgConnection,
+    projection: &str,
+    running: bool,
+    operator: Operator<'_>,
+) -> Result<Uuid, RepositionError> {
+    let kind = if running { "resume" } else { "pause" };
+    begin(connection, kind, projection, operator).await?;
+    let done = set_running_in(connection, projection, running, kind, operator.who).await;
+    match &done {
+        Ok(_) => transaction::commit(connection).await?,
+        Err(_) => transaction::rollback(connection).await?,
+    }
+    done
+}
+
+async fn set_running_in(
+    connection: &mut PgConnection,
+    projection: &str,
+    running: bool,
+    kind: &str,
+    who: &str,
+) -> Result<Uuid, RepositionError> {
+    transaction::lock_generation(connection, projection).await?;
+    let Some((live, _)) = store::projection::lock(connection, projection).await? else {
+        return Err(RepositionError::NotStarted(projection.to_owned()));
+    };
+    let desired = if running { "running" } else { "paused" };
+    store::projection::set_desired(connection, projection, desired).await?;
+    position::resume(connection, projection, live.generation, !running).await?;
+    let record = Operation {
+        id: Uuid::new_v4(),
+        kind,
+        projection,
+        who,
+        arguments: json!({}),
+        before: json!({ "desired_state": live.desired_state }),
+        after: json!({ "desired_state": desired }),
+    };
+    operation::insert(connection, &record).await?;
+    Ok(record.id)
+}
+
 async fn begin(
     connection: &mut PgConnection,
     what: &str,

@@ -18,6 +18,7 @@ use super::writer::{Limits, Writer};
 use crate::codec::Decoder;
 use crate::config::Config;
 use crate::engine::backoff;
+use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Inputs, Joined, Member, MemberSettings};
 use crate::projection::Projection;
@@ -90,6 +91,8 @@ struct Service {
     database: Database,
     cluster: Cluster,
     owner: String,
+    /// What no stored text may show.
+    secrets: Arc<Secrets>,
     /// Rings when a batch has put messages in the outbox.
     outbox: Arc<Notify>,
     /// Cancelled by whoever wants the service to end: a signal, or the first task that cannot go on.
@@ -109,6 +112,7 @@ pub(crate) async fn run(
         database: Database::new(&config.postgres_url, config.timeouts)?,
         cluster: Cluster::new(&config.kafka)?,
         owner: owner(),
+        secrets: Arc::new(config.secrets()),
         outbox: Arc::new(Notify::new()),
         stop,
         config,
@@ -241,6 +245,7 @@ impl Service {
                     synchronous_commit: self.config.apply.synchronous_commit,
                 },
                 owner: self.owner.clone(),
+                secrets: Arc::clone(&self.secrets),
                 outbox: Arc::clone(&self.outbox),
             };
             writers.spawn(writer.run(inputs, member_gone.clone()));

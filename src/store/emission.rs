@@ -1,11 +1,14 @@
-//! `emission`: the right to emit, which a record keeps or has spent over all generations.
+//! `emission` and `unemitted`: the right to emit, which a record keeps or has spent over all generations.
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Row};
 
 use super::Error;
 use super::position::Stood;
+use crate::types::TopicPartition;
 
 const RAISE: &str = include_str!("sql/emission_raise.sql");
+const KEEP: &str = include_str!("sql/unemitted_insert.sql");
+const SPEND: &str = include_str!("sql/unemitted_spend.sql");
 
 /// Remembers how far a live generation came.
 pub(crate) async fn raise(
@@ -22,4 +25,84 @@ pub(crate) async fn raise(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// A record, or the records from one offset up to, without, another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Offsets {
+    pub(crate) partition: TopicPartition,
+    pub(crate) incarnation: i32,
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+}
+
+impl Offsets {
+    pub(crate) fn of(partition: &TopicPartition, incarnation: i32, offset: i64) -> Self {
+        Self {
+            partition: partition.clone(),
+            incarnation,
+            from: offset,
+            to: offset + 1,
+        }
+    }
+}
+
+/// Keeps the right to emit of records that are parked.
+pub(crate) async fn keep(
+    connection: &mut PgConnection,
+    projection: &str,
+    records: &[Offsets],
+) -> Result<(), Error> {
+    sqlx::query(KEEP)
+        .bind(projection)
+        .bind(
+            records
+                .iter()
+                .map(|r| r.partition.topic())
+                .collect::<Vec<_>>(),
+        )
+        .bind(records.iter().map(|r| r.incarnation).collect::<Vec<_>>())
+        .bind(
+            records
+                .iter()
+                .map(|r| r.partition.partition())
+                .collect::<Vec<_>>(),
+        )
+        .bind(records.iter().map(|r| r.from).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Spends the right to emit of records, and returns those that had it (I5).
+pub(crate) async fn spend(
+    connection: &mut PgConnection,
+    projection: &str,
+    records: &[Offsets],
+) -> Result<Vec<Offsets>, Error> {
+    let rows = sqlx::query(SPEND)
+        .bind(projection)
+        .bind(
+            records
+                .iter()
+                .map(|r| r.partition.topic())
+                .collect::<Vec<_>>(),
+        )
+        .bind(records.iter().map(|r| r.incarnation).collect::<Vec<_>>())
+        .bind(
+            records
+                .iter()
+                .map(|r| r.partition.partition())
+                .collect::<Vec<_>>(),
+        )
+        .bind(records.iter().map(|r| r.from).collect::<Vec<_>>())
+        .bind(records.iter().map(|r| r.to).collect::<Vec<_>>())
+        .fetch_all(connection)
+        .await?;
+    let record = |row: &sqlx::postgres::PgRow| {
+        let topic: String = row.try_get(0)?;
+        let partition = TopicPartition::new(topic, row.try_get(2)?);
+        Ok(Offsets::of(&partition, row.try_get(1)?, row.try_get(3)?))
+    };
+    rows.iter().map(record).collect()
 }

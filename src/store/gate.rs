@@ -1,14 +1,18 @@
 //! `_gate`, in the generation's schema: the last sequence of each entity.
 
+use std::collections::HashSet;
+
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
 use super::Error;
+use crate::engine::gate::Standing;
 
 const NEWEST: &str = include_str!("sql/gate_newest.sql");
 const NEXT: &str = include_str!("sql/gate_next.sql");
 const LOCK: &str = include_str!("sql/gate_lock.sql");
 const MOVE: &str = include_str!("sql/gate_move.sql");
+const PARKED: &str = include_str!("sql/gate_parked.sql");
 
 /// An entity whose gate moved.
 ///
@@ -17,6 +21,8 @@ pub(crate) struct Moved {
     row: PgRow,
     /// The sequence before, none for an entity never seen.
     pub(crate) previous: Option<i64>,
+    /// Records of the entity wait.
+    pub(crate) parked: bool,
     /// Only gate `next`: the row is new, and `previous` is what the batch claims, not what was stored.
     pub(crate) inserted: bool,
 }
@@ -49,7 +55,7 @@ pub(crate) async fn next(
         .fetch_all(connection)
         .await?;
     let with_inserted = |row: PgRow| {
-        let inserted = row.try_get(2)?;
+        let inserted = row.try_get("inserted")?;
         moved(row, inserted)
     };
     rows.into_iter().map(with_inserted).collect()
@@ -59,6 +65,7 @@ fn moved(row: PgRow, inserted: bool) -> Result<Moved, Error> {
     let _: &str = row.try_get(0)?;
     Ok(Moved {
         previous: row.try_get(1)?,
+        parked: row.try_get("parked")?,
         inserted,
         row,
     })
@@ -76,17 +83,21 @@ pub(crate) async fn lock(
     connection: &mut PgConnection,
     entities: &[&str],
     initial: &[i64],
-) -> Result<Vec<i64>, Error> {
+) -> Result<Vec<Standing>, Error> {
     let rows = sqlx::query(LOCK)
         .bind(entities)
         .bind(initial)
         .fetch_all(connection)
         .await?;
-    let mut stands: Vec<(String, i64)> = Vec::with_capacity(rows.len());
+    let mut stands: Vec<(String, Standing)> = Vec::with_capacity(rows.len());
     for row in &rows {
-        stands.push((row.try_get(0)?, row.try_get(1)?));
+        let standing = Standing {
+            sequence: row.try_get(1)?,
+            parked: row.try_get(2)?,
+        };
+        stands.push((row.try_get(0)?, standing));
     }
-    stands.sort();
+    stands.sort_by(|(a, _), (b, _)| a.cmp(b));
     if !stands
         .iter()
         .map(|(entity, _)| &**entity)
@@ -96,19 +107,34 @@ pub(crate) async fn lock(
             "the gate answered other entities than it was asked for".to_owned(),
         ));
     }
-    Ok(stands.into_iter().map(|(_, sequence)| sequence).collect())
+    Ok(stands.into_iter().map(|(_, standing)| standing).collect())
 }
 
-/// Moves gates that this transaction has locked.
+/// Moves and marks gates that this transaction has locked.
 pub(crate) async fn set(
     connection: &mut PgConnection,
-    entities: &[&str],
-    sequences: &[i64],
+    moves: &[(&str, Standing)],
 ) -> Result<(), Error> {
+    if moves.is_empty() {
+        return Ok(());
+    }
     sqlx::query(MOVE)
-        .bind(entities)
-        .bind(sequences)
+        .bind(moves.iter().map(|(entity, _)| *entity).collect::<Vec<_>>())
+        .bind(moves.iter().map(|(_, to)| to.sequence).collect::<Vec<_>>())
+        .bind(moves.iter().map(|(_, to)| to.parked).collect::<Vec<_>>())
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// Gate `none`: locks and returns those of these entities that have parked records.
+pub(crate) async fn parked(
+    connection: &mut PgConnection,
+    entities: &[&str],
+) -> Result<HashSet<String>, Error> {
+    let parked: Vec<String> = sqlx::query_scalar(PARKED)
+        .bind(entities)
+        .fetch_all(connection)
+        .await?;
+    Ok(parked.into_iter().collect())
 }

@@ -5,12 +5,17 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 2] = [
+const MIGRATIONS: [(i64, &str, &str); 3] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
         "identity",
         include_str!("../../migrations/0002_identity.sql"),
+    ),
+    (
+        3,
+        "dead letters",
+        include_str!("../../migrations/0003_dead_letters.sql"),
     ),
 ];
 

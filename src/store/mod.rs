@@ -5,6 +5,7 @@
 //! statement says what it expects, and its wrapper turns the answer into a typed value.
 
 pub(crate) mod blocking;
+pub(crate) mod dead_letter;
 mod emission;
 mod error;
 pub(crate) mod gate;
@@ -25,7 +26,9 @@ use std::time::Duration;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 
-pub(crate) use emission::raise as raise_emission;
+pub(crate) use emission::{
+    Offsets, keep as keep_right_to_emit, raise as raise_emission, spend as spend_right_to_emit,
+};
 pub(crate) use error::{
     Error, class_of_handler_error, class_of_own_error, connection_is_usable, describe, sqlstate,
 };

@@ -17,6 +17,7 @@ const RELEASE: &str = include_str!("sql/position_release.sql");
 const STATUS: &str = include_str!("sql/position_status.sql");
 const LOCK: &str = include_str!("sql/position_lock.sql");
 const MOVE: &str = include_str!("sql/position_move.sql");
+const RESUME: &str = include_str!("sql/position_resume.sql");
 const RESET: &str = include_str!("sql/position_reset.sql");
 const BEGIN: &str = include_str!("sql/position_begin.sql");
 
@@ -127,6 +128,17 @@ pub(crate) struct Totals {
     pub(crate) stale: i64,
     pub(crate) duplicate: i64,
     pub(crate) filtered: i64,
+    pub(crate) parked: i64,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.applied += other.applied;
+        self.stale += other.stale;
+        self.duplicate += other.duplicate;
+        self.filtered += other.filtered;
+        self.parked += other.parked;
+    }
 }
 
 /// What must still be true when the positions move.
@@ -189,6 +201,7 @@ pub(crate) async fn advance(
                 .map(|a| a.map(|a| a.digest))
                 .collect::<Vec<_>>(),
         )
+        .bind(totals(|t| t.parked))
         .execute(connection)
         .await?;
     Ok(done.rows_affected())
@@ -348,6 +361,7 @@ pub(crate) struct Status {
     pub(crate) stale: i64,
     pub(crate) duplicate: i64,
     pub(crate) filtered: i64,
+    pub(crate) parked: i64,
     pub(crate) condition: String,
     pub(crate) cause: String,
     pub(crate) since: chrono::DateTime<chrono::Utc>,
@@ -400,6 +414,22 @@ pub(crate) async fn move_by_hand(
         .bind(to.next_offset)
         .bind(to.incarnation)
         .bind(to.topic_id)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Raises the epochs of halted partitions, or of all, so that they are claimed again.
+pub(crate) async fn resume(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    all: bool,
+) -> Result<(), Error> {
+    sqlx::query(RESUME)
+        .bind(projection)
+        .bind(generation)
+        .bind(all)
         .execute(connection)
         .await?;
     Ok(())

@@ -10,6 +10,7 @@ const SHARE: &str = include_str!("sql/projection_share.sql");
 const LOCK: &str = include_str!("sql/projection_lock.sql");
 const INSERT: &str = include_str!("sql/projection_insert.sql");
 const SET_LIVE: &str = include_str!("sql/projection_set_live.sql");
+const SET_DESIRED: &str = include_str!("sql/projection_set_desired.sql");
 const GENERATION_INSERT: &str = include_str!("sql/generation_insert.sql");
 const GENERATION_RETIRE: &str = include_str!("sql/generation_retire.sql");
 
@@ -80,6 +81,20 @@ pub(crate) async fn set_live(
     sqlx::query(SET_LIVE)
         .bind(name)
         .bind(generation)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Says whether a locked projection is to run.
+pub(crate) async fn set_desired(
+    connection: &mut PgConnection,
+    name: &str,
+    state: &str,
+) -> Result<(), Error> {
+    sqlx::query(SET_DESIRED)
+        .bind(name)
+        .bind(state)
         .execute(connection)
         .await?;
     Ok(())

@@ -59,6 +59,14 @@ pub(crate) async fn begin_guarded<'c>(
     Ok(transaction)
 }
 
+/// Begins a transaction that sees one moment, to read what must fit together.
+pub(crate) async fn begin_snapshot(connection: &mut PgConnection) -> Result<(), Error> {
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 /// A standby cannot begin what we begin, and says so as of something that Postgres does not do at all.
 fn not_begun(error: sqlx::Error) -> Error {
     match sqlstate(&error).as_deref() {

@@ -14,6 +14,13 @@ const NOT_MIRRORED: &str = "tidegate_mirror_failures_total";
 /// Transactions of stopped workers that were ended.
 const STRAGGLERS: &str = "tidegate_stragglers_ended_total";
 
+/// Records parked, by reason.
+const PARKED: &str = "tidegate_records_parked_total";
+
+pub(crate) fn parked(projection: &str, reason: &'static str) {
+    counter!(PARKED, "projection" => projection.to_owned(), "reason" => reason).increment(1);
+}
+
 pub(crate) fn batch_refused(projection: &str, outcome: &'static str) {
     counter!(REFUSED, "projection" => projection.to_owned(), "outcome" => outcome).increment(1);
 }

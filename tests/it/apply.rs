@@ -98,19 +98,11 @@ fn a_projection_that_is_paused_is_not_claimed() {
     world.stream().produce(20);
     let process = world.start("a");
     world.assert_exact();
-    world
-        .db
-        .run("UPDATE tidegate.projection SET desired_state = 'paused'");
-    // As an operator's action does it: what is claimed is claimed anew.
-    world
-        .db
-        .run("UPDATE tidegate.position SET epoch = epoch + 1, owner = ''");
+    world.tidegate(&["pause", "journal"]).expect(0);
     process.wait_for_log(LONG, &["not claimed", "paused"]);
     world.stream().produce(20);
     assert_eq!(world.progress(), 20);
-    world
-        .db
-        .run("UPDATE tidegate.projection SET desired_state = 'running'");
+    world.tidegate(&["resume", "journal"]).expect(0);
     wait_until(LONG, "it is claimed again", || {
         world.is_owned_by("journal", &process)
     });
@@ -150,4 +142,43 @@ sql = "INSERT INTO heap (events) SELECT count(*) FROM events"
     });
     let batches: Vec<(i64,)> = world.db.rows("SELECT events FROM heap.heap ORDER BY place");
     assert_eq!(batches, [(24,), (24,)]);
+}
+
+// I1: a batch is one transaction however large it is; arrays have no limit of 65,535 parameters.
+#[test]
+fn a_batch_of_seventy_thousand_records_is_one_transaction() {
+    let world = World::new(
+        1,
+        r#"
+[projections.wide]
+topics  = ["@in@"]
+gate    = "none"
+setup   = "wide.sql"
+columns = { a = "bigint", b = "bigint", c = "text", d = "text", e = "bigint", f = "boolean", g = "numeric", h = "text" }
+
+[[projections.wide.apply]]
+sql = "INSERT INTO wide SELECT a, b, c, d, e, f, g, h FROM events"
+"#,
+        &[(
+            "wide.sql",
+            "CREATE TABLE wide (a bigint, b bigint, c text, d text, e bigint, f boolean, g numeric, h text)",
+        )],
+    );
+    let sender = world.sender();
+    for n in 0..70_000 {
+        let value = format!(r#"{{"a":{n},"b":1,"c":"c","d":"d","e":2,"f":true,"g":1.5,"h":"h"}}"#);
+        sender.send(0, None, Some(value.as_bytes()));
+    }
+    sender.flush();
+    let process = world
+        .launch("a")
+        .batch_records_max(100_000)
+        .env("TIDEGATE__APPLY__BATCH_LINGER", "8s")
+        .option("queued.min.messages", "100000")
+        .option("queued.max.messages.kbytes", "65536")
+        .start();
+    world.wait_until_done(LONG);
+    let sum: i64 = world.db.one("SELECT sum(a)::bigint FROM wide.wide");
+    assert_eq!(sum, 69_999 * 70_000 / 2);
+    assert!(process.has_logged(&["applied: 70000"]), "in one batch");
 }

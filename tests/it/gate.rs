@@ -141,7 +141,8 @@ fn copies_count_once() {
 // I4, I6: what is missing is named, nothing is skipped, and nobody else waits.
 #[test]
 fn a_gap_halts_its_partition_and_no_other() {
-    let world = World::ledger(3);
+    let mut world = World::ledger(3);
+    halt_at_gaps(&mut world);
     let sender = world.sender();
     let entry = |account: &str, seq: i64| json!({ "id": format!("{account}/{seq}"), "account": account, "seq": seq, "amount": 1, "booked_at": "2026-01-05T00:00:00Z" });
     for seq in [1, 2, 4, 3] {
@@ -191,7 +192,8 @@ fn a_gap_halts_its_partition_and_no_other() {
 // I4, I10: what is missing may come through another partition, which has no reason to tell this one.
 #[test]
 fn a_gap_that_another_partition_fills_goes_on_by_itself() {
-    let world = World::ledger(2);
+    let mut world = World::ledger(2);
+    halt_at_gaps(&mut world);
     let sender = world.sender();
     let entry = |seq: i64| json!({ "id": format!("e{seq}"), "account": "a", "seq": seq, "amount": 10, "booked_at": "2026-01-05T00:00:00Z" });
     for seq in [1, 3, 4] {
@@ -220,7 +222,8 @@ fn a_gap_that_another_partition_fills_goes_on_by_itself() {
 // I4: one gap among many entities and partitions of one batch; what comes before it is applied.
 #[test]
 fn everything_before_a_gap_is_applied() {
-    let world = World::ledger(1);
+    let mut world = World::ledger(1);
+    halt_at_gaps(&mut world);
     let sender = world.sender();
     let mut random = world.random();
     let bad = random.i64(50..400);
@@ -245,4 +248,11 @@ fn everything_before_a_gap_is_applied() {
         world.progress() == 1_000 + bad
     });
     world.assert_tables_are_at_the_positions();
+}
+
+fn halt_at_gaps(world: &mut World) {
+    world.change_projections(
+        "gate     = \"next\"",
+        "gate     = \"next\"\non_failure = \"halt\"",
+    );
 }

@@ -102,6 +102,39 @@ fn a_handler_that_writes_outside_the_transaction_is_not_tried_again() {
     assert_eq!(world.positions()[&("misbehaving".to_owned(), 0)], 0);
 }
 
+// I10: a handler that asks to be tried again is, and says so in the position; where its attempts have a
+// limit, the record is found and its partition halts. It is never parked.
+#[test]
+fn a_handler_that_asks_to_be_tried_again_has_a_limit_where_one_is_set() {
+    let world = World::new(1, "", &[]);
+    let sender = world.sender();
+    for value in ["{}", "{}", r#"{"do": "come back later"}"#, "{}"] {
+        sender.send(0, None, Some(value.as_bytes()));
+    }
+    sender.flush();
+    let patient = start(&world, 1);
+    wait_until(LONG, "it is tried again and again", || {
+        let (condition, cause) = world.condition("misbehaving", 0);
+        condition == "retrying" && cause == "attempt 3: come back later"
+    });
+    patient.stop();
+    let _limited = world
+        .launch("b")
+        .example("misbehaving")
+        .env("INCOMING_TOPIC", world.incoming())
+        .env("OUTGOING_TOPIC", world.outgoing())
+        .env("ON_FAILURE", "park")
+        .env("ATTEMPTS_MAX", 3)
+        .start();
+    let cause = world.wait_until_halted("misbehaving", 0);
+    for words in ["offset 2: ", "given up after 3 attempts: come back later"] {
+        assert!(cause.contains(words), "{words:?} in {cause:?}");
+    }
+    assert_eq!(world.positions()[&("misbehaving".to_owned(), 0)], 2);
+    let parked: i64 = world.db.one("SELECT count(*) FROM tidegate.dead_letter");
+    assert_eq!(parked, 0);
+}
+
 fn start(world: &World, writers: i32) -> Process {
     world
         .launch("a")

@@ -10,6 +10,7 @@ topics   = ["@in@"]
 entity   = "/account"
 sequence = "/seq"
 gate     = "newest"
+on_failure = "halt"
 setup    = "score.sql"
 columns  = { account = "text", amount = "bigint", note = { type = "text", nullable = true } }
 

@@ -196,6 +196,7 @@ fn a_position_moves_only_from_where_it_stands_and_under_the_newest_claim() {
     let advance = |from: i64, to: i64, epoch: i64, token: &str, xact: &str, schema: &str| {
         let mut sql = statement("position_advance.sql");
         let values = [
+            ("$20", "'{0,0}'".to_owned()),
             ("$19", "'{NULL,NULL}'".to_owned()),
             ("$18", "'{NULL,NULL}'".to_owned()),
             (

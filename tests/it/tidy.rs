@@ -109,7 +109,7 @@ const KNOWS: [(&str, &[&str]); 14] = [
     ("engine", &[]),
     ("failpoint", &[]),
     ("projection", &["types", "engine", "store", "cli"]),
-    ("codec", &["types", "projection"]),
+    ("codec", &["types", "engine", "projection"]),
     ("store", &["types", "engine"]),
     (
         "sql_projection",
@@ -134,7 +134,7 @@ const KNOWS: [(&str, &[&str]); 14] = [
     ),
     (
         "config",
-        &["projection", "sql_projection", "store", "kafka"],
+        &["engine", "projection", "sql_projection", "store", "kafka"],
     ),
     (
         "cli",
@@ -148,6 +148,7 @@ const KNOWS: [(&str, &[&str]); 14] = [
             "relay",
             "runtime",
             "config",
+            "codec",
         ],
     ),
     ("lib", &["cli", "projection", "types"]),
@@ -245,6 +246,10 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/admission.rs",
             "src/runtime/apply.rs",
             "src/runtime/claim.rs",
+            "src/runtime/letters.rs",
+            "src/runtime/redrive.rs",
+            "src/runtime/refusal.rs",
+            "src/runtime/parking.rs",
             "src/runtime/reposition.rs",
             "src/runtime/reset.rs",
             "src/runtime/service.rs",

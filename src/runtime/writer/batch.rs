@@ -10,9 +10,11 @@ use super::{BATCH_BYTES_MAX, LOOK_EVERY, Passed, Running, State, Work, Writer, j
 use crate::engine::isolation;
 use crate::kafka::{ClusterError, Polled};
 use crate::runtime::apply::{self, Applied, Applier, Failure, Part};
+use crate::runtime::refusal;
 use crate::runtime::stragglers::ending_stragglers;
 use crate::store;
 use crate::store::position::{Claimed, Condition};
+use crate::telemetry;
 use crate::types::{Anchor, NextOffset, Record, TopicPartition};
 
 /// A partition's share of the next batch: its first records, and the position behind them.
@@ -26,7 +28,7 @@ impl Writer {
     /// Takes what the queues have, until a batch is full.
     pub(super) async fn take_records(&self, work: &mut Work) {
         let (mut records, mut bytes) = held(work);
-        let with_headers = self.projection.reads_headers();
+        let with_headers = work.with_headers;
         let count = work.partitions.len();
         let start = work.turn % count.max(1);
         let mut again: Vec<TopicPartition> = Vec::new();
@@ -279,18 +281,28 @@ impl Writer {
             timeouts: self.database.timeouts,
             owner: &self.owner,
             synchronous_commit: self.limits.synchronous_commit,
+            secrets: &self.secrets,
+            with_headers: work.with_headers,
+            brake: &work.brake,
+        };
+        let found = match chosen {
+            [one] => match work.partitions.get(&one.partition) {
+                Some(State::Running(running)) if one.count == 1 => running.condemned.clone(),
+                _ => None,
+            },
+            _ => None,
         };
         let batch_id = Uuid::new_v4();
         let began = Instant::now();
         let unanswered = work.unknown.replace(batch_id);
-        let apply = apply::apply(&applier, connection, batch_id, &parts);
+        let apply = apply::apply(&applier, connection, batch_id, &parts, found);
         let (mut connection, result) =
             ending_stragglers(&self.database, &self.owner, &self.projection.name, apply).await;
         work.unknown = unanswered;
         let result = match (result, &mut connection) {
             (Err(Failure::Refused), Some(connection)) => {
                 let limit = self.database.timeouts.statement;
-                let ask = apply::why_refused(connection, &self.projection.name, batch_id, &parts);
+                let ask = refusal::why_refused(connection, &self.projection.name, batch_id, &parts);
                 match store::within("asking why", limit, ask).await {
                     Ok(refusal) => Err((Failure::Refused, Some(refusal))),
                     Err(error) => Err((Failure::Store(error), None)),
@@ -306,7 +318,7 @@ impl Writer {
         work.connection = connection;
         match result {
             Ok(applied) => {
-                self.batch_applied(work, &moved, &applied, began.elapsed())
+                self.batch_applied(work, &moved, applied, began.elapsed())
                     .await
             }
             Err((failure, refusal)) => {
@@ -320,7 +332,7 @@ impl Writer {
         &self,
         work: &mut Work,
         moved: &[(TopicPartition, usize, NextOffset)],
-        applied: &Applied,
+        applied: Applied,
         took: Duration,
     ) {
         let mut recovered: Vec<&TopicPartition> = Vec::new();
@@ -331,8 +343,9 @@ impl Writer {
                 running.limit = running.limit.and_then(|limit| {
                     isolation::after_success(limit, self.limits.batch_records_max)
                 });
+                running.condemned = None;
                 running.trouble.clear();
-                if std::mem::take(&mut running.retrying) {
+                if std::mem::take(&mut running.retries) > 0 {
                     recovered.push(partition);
                 }
                 if !running.held.is_empty() {
@@ -347,10 +360,26 @@ impl Writer {
         }
         work.unknown = None;
         work.failures = 0;
+        work.brake.take(applied.failed.iter().copied());
+        for (partition, offset, rejection) in &applied.parked {
+            let (reason, detail) = (rejection.reason.name(), &rejection.detail);
+            telemetry::parked(&self.projection.name, reason);
+            match rejection.reason.is_failure() {
+                true => {
+                    warn!(projection = self.projection.name, %partition, offset, reason, detail, "parked")
+                }
+                false => {
+                    debug!(projection = self.projection.name, %partition, offset, reason, detail, "parked")
+                }
+            }
+        }
         let usual = self.limits.batch_records_max;
         work.batch_records_max = work.batch_records_max.saturating_mul(2).min(usual);
         if applied.messages > 0 {
             self.outbox.notify_one();
+        }
+        if !applied.to_drain.is_empty() {
+            self.drain(work, applied.to_drain).await;
         }
         debug!(projection = self.projection.name, ?took, messages = applied.messages, totals = ?applied.totals, "applied");
         for partition in recovered {

@@ -2,14 +2,16 @@
 
 use std::time::Instant;
 
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::{GAP_LOOK_EVERY, LOOK_EVERY, State, Work, Writer, jitter};
 use crate::engine::isolation::{self, Next};
+use crate::engine::parking::{Reason, Rejection};
 use crate::engine::{Class, backoff};
 use crate::failpoint;
-use crate::runtime::apply::{Failure, Refusal};
+use crate::runtime::apply::{Failure, Then};
+use crate::runtime::refusal::Refusal;
 use crate::store;
 use crate::store::position::{self, Condition};
 use crate::telemetry;
@@ -26,14 +28,41 @@ impl Writer {
     ) {
         let projection = &self.projection.name;
         match failure {
-            Failure::Rejected { at, why, waits } => {
-                self.isolate(work, moved, at, &why, waits).await;
+            Failure::Rejected {
+                at,
+                rejection,
+                then,
+            } => {
+                self.isolate(work, moved, at, rejection, then).await;
+            }
+            Failure::NeedsHeaders => {
+                work.with_headers = true;
+                info!(
+                    projection,
+                    "a record is to be parked; fetching again with headers"
+                );
+                for (partition, ..) in moved {
+                    let state = State::claim_at(Instant::now());
+                    work.partitions.insert(partition.clone(), state);
+                }
             }
             Failure::Slow(why) => {
                 let records: usize = moved.iter().map(|(_, count, _)| count).sum();
                 work.batch_records_max = (records / 2).max(1);
                 let why = format!("{why}; trying {} records at once", work.batch_records_max);
                 self.connection_lost(work, &why);
+            }
+            // An outage is waited for however long it lasts (I10); a handler's own word may have a limit.
+            Failure::Handler {
+                class: Class::Transient,
+                why,
+                own: true,
+                ..
+            } if self.has_tried_enough(work, moved) => {
+                let max = self.projection.attempts_max;
+                let why = format!("given up after {max} attempts: {why}");
+                let rejection = Rejection::new(Reason::Rejected, why);
+                self.isolate(work, moved, None, rejection, Then::Halt).await;
             }
             Failure::Handler {
                 class: Class::Transient,
@@ -91,10 +120,11 @@ impl Writer {
         work: &mut Work,
         moved: &[(TopicPartition, usize, NextOffset)],
         at: Option<u32>,
-        why: &str,
-        waits: bool,
+        rejection: Rejection,
+        then: Then,
     ) {
-        warn!(
+        let why = &rejection.detail;
+        info!(
             projection = self.projection.name,
             why, "a record is refused; looking for it"
         );
@@ -117,15 +147,19 @@ impl Writer {
             }
         }
         work.held_since = Some(Instant::now());
-        if let Some(partition) = found {
-            let offset = match work.partitions.get(&partition) {
-                Some(State::Running(running)) => running.held.records.front().map(Record::offset),
-                _ => None,
-            };
-            let why = format!("{partition} offset {}: {why}", offset.unwrap_or_default());
-            let again = waits.then(|| Instant::now() + GAP_LOOK_EVERY);
-            self.halt(work, &partition, &why, again).await;
+        let Some(partition) = found else { return };
+        let Some(State::Running(running)) = work.partitions.get_mut(&partition) else {
+            return;
+        };
+        let offset = running.held.records.front().map(Record::offset);
+        if then == Then::Park {
+            running.limit = Some(1);
+            running.condemned = Some(rejection);
+            return;
         }
+        let why = format!("{partition} offset {}: {why}", offset.unwrap_or_default());
+        let again = (then == Then::HaltAndLook).then(|| Instant::now() + GAP_LOOK_EVERY);
+        self.halt(work, &partition, &why, again).await;
     }
 
     /// Stops a partition until a person acts, or until `again`, if the claim is still the newest: a worker
@@ -147,6 +181,7 @@ impl Writer {
             return;
         };
         self.member.unfetch(partition);
+        let why = &*self.secrets.cleaned(why);
         error!(projection, %partition, why, "halting");
         // What went wrong may have cost the connection; the halt must be told all the same.
         if work.connection.is_none() {
@@ -185,6 +220,17 @@ impl Writer {
         }
     }
 
+    /// Whether a handler that asks to be tried again was, as often as is allowed, or is being searched for
+    /// the record already.
+    fn has_tried_enough(&self, work: &Work, moved: &[(TopicPartition, usize, NextOffset)]) -> bool {
+        let max = self.projection.attempts_max;
+        max > 0
+            && moved.iter().any(|(partition, ..)| {
+                matches!(work.partitions.get(partition), Some(State::Running(running))
+                    if running.limit.is_some() || running.retries.saturating_add(1) >= max)
+            })
+    }
+
     /// The whole transaction again, later: with the records that are held, if the connection is good.
     pub(super) async fn retry_later(
         &self,
@@ -205,9 +251,10 @@ impl Writer {
         work.held_since = Some(Instant::now());
         for (partition, ..) in moved {
             if let Some(State::Running(running)) = work.partitions.get_mut(partition) {
-                running.retrying = true;
+                running.retries = running.retries.saturating_add(1);
+                let why = format!("attempt {}: {why}", running.retries);
+                self.say(work, partition, Condition::Retrying, &why).await;
             }
-            self.say(work, partition, Condition::Retrying, why).await;
         }
     }
 

@@ -16,6 +16,7 @@
 
 mod batch;
 mod claiming;
+mod draining;
 mod failure;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +34,8 @@ use super::apply::Generation;
 use super::claim::Waits;
 use super::topic_watch::TopicIds;
 use crate::codec::Decoder;
+use crate::engine::parking::{Brake, Rejection};
+use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::kafka::{Cluster, Fetched, Input, Inputs, Member, Queue};
 use crate::projection::Projection;
@@ -68,6 +71,7 @@ pub(super) struct Writer {
     pub(super) topic_ids: watch::Receiver<TopicIds>,
     pub(super) limits: Limits,
     pub(super) owner: String,
+    pub(super) secrets: Arc<Secrets>,
     /// Rings when a batch has put messages in the outbox.
     pub(super) outbox: Arc<Notify>,
 }
@@ -84,8 +88,10 @@ struct Running {
     limit: Option<usize>,
     /// Nothing comes after what is held, for this reason: once that is applied, the partition halts.
     ended: Option<String>,
-    /// The position row says that it is retrying.
-    retrying: bool,
+    /// Why the first held record cannot be applied: it is parked next, alone.
+    condemned: Option<Rejection>,
+    /// Attempts in a row that may pass later; the position row says so.
+    retries: u32,
     /// The last trouble that librdkafka told of, so that it is not said again and again.
     trouble: String,
 }
@@ -178,8 +184,13 @@ struct Work {
     /// When the oldest held record was taken, for lingering.
     held_since: Option<Instant>,
     looked: Instant,
+    drained: Instant,
     /// A batch whose COMMIT was not answered.
     unknown: Option<Uuid>,
+    /// Counts records that cannot be applied.
+    brake: Brake,
+    /// Records are fetched with their headers.
+    with_headers: bool,
     /// Positions have moved that a crash of Postgres may take back: not to be mirrored yet.
     unconfirmed: bool,
     /// Rotates, so that no partition waits for another's backlog.
@@ -195,6 +206,7 @@ impl Writer {
             abort,
         } = inputs;
         let now = Instant::now();
+        let parking = &self.projection.parking;
         let mut work = Work {
             connection: None,
             partitions: BTreeMap::new(),
@@ -204,7 +216,10 @@ impl Writer {
             batch_records_max: self.limits.batch_records_max,
             held_since: None,
             looked: now,
+            drained: now,
             unknown: None,
+            brake: Brake::new(parking.consecutive_max, parking.share_max),
+            with_headers: self.projection.reads_headers(),
             unconfirmed: false,
             turn: 0,
         };
@@ -311,6 +326,7 @@ impl Writer {
         if now.duration_since(work.looked) >= LOOK_EVERY {
             work.looked = now;
             self.look(work).await;
+            self.drain_due(work).await;
         }
         self.claim_due(work).await;
         self.begin_fetched(work);

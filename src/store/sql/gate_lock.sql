@@ -4,4 +4,4 @@ INSERT INTO _gate AS g (entity, sequence)
 SELECT unnest($1::text[]), unnest($2::bigint[])
 ON CONFLICT (entity) DO UPDATE
 SET sequence = g.sequence
-RETURNING entity, sequence
+RETURNING entity, sequence, parked

@@ -6,9 +6,9 @@
 WITH batch AS (
     SELECT * FROM unnest($4::text[], $5::integer[], $6::bigint[], $7::uuid[], $8::bigint[], $9::bigint[],
                          $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],
-                         $18::bigint[], $19::uuid[])
+                         $18::bigint[], $19::uuid[], $20::bigint[])
         AS b (topic, partition, epoch, claim_token, from_offset, to_offset, consumed, applied, stale, duplicate, filtered,
-              anchor_offset, anchor_digest)
+              anchor_offset, anchor_digest, parked)
 ),
 locked AS (
     SELECT b.*
@@ -24,7 +24,7 @@ SET next_offset = b.to_offset, batch_id = $3,
     anchor_offset = coalesce(b.anchor_offset, p.anchor_offset), anchor_digest = coalesce(b.anchor_digest, p.anchor_digest),
     consumed = p.consumed + b.consumed,
     applied = p.applied + b.applied, stale = p.stale + b.stale,
-    duplicate = p.duplicate + b.duplicate, filtered = p.filtered + b.filtered
+    duplicate = p.duplicate + b.duplicate, filtered = p.filtered + b.filtered, parked = p.parked + b.parked
 FROM locked b
 WHERE p.projection = $1 AND p.generation = $2 AND p.topic = b.topic AND p.partition = b.partition
   AND p.epoch = b.epoch AND p.claim_token = b.claim_token AND p.next_offset = b.from_offset

@@ -3,7 +3,7 @@ SELECT p.name AS projection, p.desired_state, p.live_generation, g.definition, q
        q.epoch, q.owner,
        EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
                WHERE q.owner <> '' AND starts_with(a.application_name, 'tidegate ' || q.owner)) AS connected,
-       q.consumed, q.applied, q.stale, q.duplicate, q.filtered, q.condition, q.cause, q.since
+       q.consumed, q.applied, q.stale, q.duplicate, q.filtered, q.parked, q.condition, q.cause, q.since
 FROM tidegate.projection p
 JOIN tidegate.generation g ON g.projection = p.name AND g.number = p.live_generation
 JOIN tidegate.position q ON q.projection = p.name AND q.generation = p.live_generation

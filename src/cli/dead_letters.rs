@@ -1,0 +1,498 @@
+//! `tidegate dead-letters`: records that could not be applied.
+
+use std::collections::BTreeSet;
+
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use super::output::{counted, number, table};
+use super::{
+    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, connect,
+    database, projections, who,
+};
+use crate::codec::Decoder;
+use crate::engine::Class;
+use crate::engine::parking::Reason;
+use crate::projection::{Gate, Projection, Registry};
+use crate::runtime::{self, LetterError, Operator, Queue, RedriveError, Redriven, Redriver};
+use crate::store::dead_letter::{self, Filter, Listed};
+
+/// Letters that one command takes in hand, at most.
+const LETTERS_MAX: i64 = 1_000_000;
+/// Entities that are redriven together.
+const ENTITIES_TOGETHER: usize = 100;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Counts them by reason, and lists the first ones
+    List(List),
+    /// Shows one with its bytes
+    Show(Show),
+    /// Applies them again, each entity's in order, also while the service runs
+    Redrive(Redrive),
+    /// Gives them up, for a reason that is recorded
+    Discard(Discard),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only those of this projection
+    projection: Option<String>,
+    #[command(flatten)]
+    which: Which,
+    /// Those that are resolved too
+    #[arg(long)]
+    all: bool,
+    /// How many lines at most
+    #[arg(long, default_value_t = 20, value_name = "LINES")]
+    limit: u32,
+    /// One JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Debug, Default, clap::Args)]
+struct Which {
+    /// Only those of this entity
+    #[arg(long)]
+    entity: Option<String>,
+    /// Only those with this reason
+    #[arg(long, value_parser = reason)]
+    reason: Option<Reason>,
+    /// Only this one
+    #[arg(long, value_name = "NUMBER")]
+    number: Option<i64>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// Its number, as `list` shows it
+    number: i64,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Debug, clap::Args)]
+struct Redrive {
+    /// The projection
+    projection: String,
+    #[command(flatten)]
+    which: Which,
+    /// Only say what would be applied again
+    #[arg(long)]
+    dry_run: bool,
+    /// Letters in a second, at most
+    #[arg(long, value_name = "LETTERS")]
+    rate: Option<u32>,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+#[derive(Debug, clap::Args)]
+struct Discard {
+    /// The projection
+    projection: String,
+    #[command(flatten)]
+    which: Which,
+    /// Why, for the record
+    #[arg(long)]
+    why: String,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    config: ConfigArgument,
+}
+
+fn reason(text: &str) -> Result<Reason, String> {
+    let found = Reason::ALL.into_iter().find(|reason| reason.name() == text);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        format!("there is no such reason; one of {}", names.join(", "))
+    })
+}
+
+impl Which {
+    fn filter(&self, projection: Option<&str>, all: bool) -> Filter {
+        Filter {
+            projection: projection.map(str::to_owned),
+            entity: self.entity.clone(),
+            reason: self.reason,
+            number: self.number,
+            all,
+        }
+    }
+}
+
+pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
+    match arguments.command {
+        Command::List(list) => execute_list(list).await,
+        Command::Show(show) => execute_show(show).await,
+        Command::Redrive(redrive) => execute_redrive(redrive, registry).await,
+        Command::Discard(discard) => execute_discard(discard, registry).await,
+    }
+}
+
+async fn execute_list(arguments: List) -> Done {
+    let config = arguments.config.load()?;
+    let mut connection = connect(&database(&config)?).await?;
+    let filter = arguments
+        .which
+        .filter(arguments.projection.as_deref(), arguments.all);
+    let letters = dead_letter::list(&mut connection, &filter, i64::from(arguments.limit)).await?;
+    let mut summary = dead_letter::summary(&mut connection).await?;
+    summary.retain(|row| {
+        arguments
+            .projection
+            .as_ref()
+            .is_none_or(|name| *name == row.projection)
+    });
+    if arguments.json {
+        let counts = summary.iter().map(|row| {
+            json!({
+                "projection": row.projection, "reason": row.reason, "waiting": row.waiting,
+                "entities": row.entities, "oldest": row.oldest.to_rfc3339(),
+            })
+        });
+        let letters = letters.iter().map(as_json);
+        let all = json!({ "waiting": counts.collect::<Vec<_>>(), "letters": letters.collect::<Vec<_>>() });
+        println!("{all:#}");
+        return Ok(());
+    }
+    if summary.is_empty() {
+        println!("no record is parked");
+    } else {
+        let mut counts = table(
+            &["projection", "reason", "waiting", "entities", "oldest"],
+            &["waiting", "entities"],
+        );
+        for row in &summary {
+            counts.add_row([
+                row.projection.clone(),
+                row.reason.clone(),
+                number(row.waiting),
+                number(row.entities),
+                row.oldest.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
+            ]);
+        }
+        println!("{counts}\n");
+    }
+    if letters.is_empty() {
+        return Ok(());
+    }
+    let mut lines = table(
+        &[
+            "number",
+            "projection",
+            "record",
+            "entity",
+            "sequence",
+            "reason",
+            "state",
+            "tried",
+            "detail",
+        ],
+        &["number", "sequence", "tried"],
+    );
+    for letter in &letters {
+        lines.add_row([
+            letter.number.to_string(),
+            letter.projection.clone(),
+            place(letter),
+            letter.entity.clone().unwrap_or_else(|| "-".to_owned()),
+            letter
+                .sequence
+                .map_or_else(|| "-".to_owned(), |sequence| sequence.to_string()),
+            letter.reason.clone(),
+            letter.state.clone(),
+            letter.attempts.to_string(),
+            excerpt(&letter.detail, 120),
+        ]);
+    }
+    println!("{lines}");
+    if letters.len() as u64 == u64::from(arguments.limit) {
+        println!("only the first {}; --limit shows more", arguments.limit);
+    }
+    Ok(())
+}
+
+fn place(letter: &Listed) -> String {
+    format!(
+        "{}/{}@{}",
+        letter.topic, letter.partition, letter.record_offset
+    )
+}
+
+fn excerpt(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((at, _)) => format!("{}..", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// Bytes as text where they are text, otherwise in hexadecimal.
+fn shown(bytes: Option<&[u8]>) -> String {
+    match bytes {
+        None => "none".to_owned(),
+        Some(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) if !text.contains(|c: char| c.is_control() && c != '\n' && c != '\t') => {
+                text.to_owned()
+            }
+            _ => format!(
+                "0x{}",
+                bytes
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect::<String>()
+            ),
+        },
+    }
+}
+
+fn as_json(letter: &Listed) -> serde_json::Value {
+    json!({
+        "number": letter.number, "projection": letter.projection, "topic": letter.topic,
+        "partition": letter.partition, "offset": letter.record_offset, "entity": letter.entity,
+        "sequence": letter.sequence, "reason": letter.reason, "sqlstate": letter.sqlstate,
+        "detail": letter.detail, "state": letter.state, "attempts": letter.attempts,
+        "parked_at": letter.parked_at.to_rfc3339(), "tried_at": letter.tried_at.to_rfc3339(),
+        "resolved_at": letter.resolved_at.map(|at| at.to_rfc3339()),
+    })
+}
+
+async fn execute_show(arguments: Show) -> Done {
+    let config = arguments.config.load()?;
+    let mut connection = connect(&database(&config)?).await?;
+    let filter = Filter {
+        number: Some(arguments.number),
+        all: true,
+        ..Filter::default()
+    };
+    let letters = dead_letter::list(&mut connection, &filter, 1).await?;
+    let Some(letter) = letters.first() else {
+        let error = anyhow::anyhow!(
+            "there is no dead letter {}; `tidegate dead-letters list` shows those there are",
+            arguments.number
+        );
+        return Err(Failed::new(64, error));
+    };
+    let time = |at: chrono::DateTime<chrono::Utc>| at.format("%Y-%m-%d %H:%M:%S UTC").to_string();
+    println!("{} of projection {}", place(letter), letter.projection);
+    println!("state      {}", letter.state);
+    println!(
+        "reason     {}{}",
+        letter.reason,
+        letter
+            .sqlstate
+            .as_ref()
+            .map_or_else(String::new, |code| format!(" (SQLSTATE {code})"))
+    );
+    println!("detail     {}", letter.detail);
+    println!(
+        "parked     {}, tried {} times, last {}",
+        time(letter.parked_at),
+        letter.attempts,
+        time(letter.tried_at)
+    );
+    if let Some(at) = letter.resolved_at {
+        println!("resolved   {}", time(at));
+    }
+    println!("entity     {}", letter.entity.as_deref().unwrap_or("none"));
+    println!(
+        "sequence   {}",
+        letter
+            .sequence
+            .map_or_else(|| "none".to_owned(), |sequence| sequence.to_string())
+    );
+    let written = letter
+        .timestamp_ms
+        .and_then(chrono::DateTime::from_timestamp_millis);
+    println!(
+        "written    {}",
+        written.map_or_else(|| "at no time".to_owned(), time)
+    );
+    for (name, value) in letter.header_names.iter().zip(&letter.header_values) {
+        println!(
+            "header     {}: {}",
+            shown(Some(name)),
+            shown(value.as_deref())
+        );
+    }
+    println!("key        {}", shown(letter.key.as_deref()));
+    println!("value      {}", shown(letter.value.as_deref()));
+    Ok(())
+}
+
+fn find<'p>(all: &'p [std::sync::Arc<Projection>], name: &str) -> Result<&'p Projection, Failed> {
+    let found = all.iter().find(|projection| projection.name() == name);
+    found.map(|found| &**found).ok_or_else(|| {
+        let known: Vec<&str> = all.iter().map(|p| p.name()).collect();
+        let error = anyhow::anyhow!(
+            "there is no projection `{name}`; known are: {}",
+            known.join(", ")
+        );
+        Failed::new(64, error)
+    })
+}
+
+async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
+    let mut config = arguments.config.load()?;
+    let all = projections(&mut config, registry)?;
+    let projection = find(&all, &arguments.projection)?;
+    let database = database(&config)?;
+    let mut connection = connect(&database).await?;
+    let filter = arguments.which.filter(Some(&arguments.projection), false);
+    let letters = dead_letter::list(&mut connection, &filter, LETTERS_MAX).await?;
+    let queues = queues(&letters);
+    let entities: usize = queues
+        .iter()
+        .map(|queue| match queue {
+            Queue::Entities(entities) => entities.len(),
+            Queue::Letter(_) => 1,
+        })
+        .sum();
+    println!(
+        "{}; with an entity goes all that waits of it, in order",
+        counted(letters.len(), "parked record")
+    );
+    if arguments.dry_run || letters.is_empty() {
+        if arguments.dry_run {
+            println!("nothing was changed (--dry-run)");
+        }
+        return Ok(());
+    }
+    let owner = format!("cli-{}", std::process::id());
+    let (decoder, secrets) = (Decoder::new(projection), config.secrets());
+    let redriver = Redriver {
+        projection,
+        decoder: &decoder,
+        timeouts: database.timeouts,
+        owner: &owner,
+        secrets: &secrets,
+    };
+    let bar = ProgressBar::with_draw_target(Some(entities as u64), ProgressDrawTarget::stderr());
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} entities, {elapsed}, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    let mut total = Redriven::default();
+    for queue in &queues {
+        let began = std::time::Instant::now();
+        let redriven = redriver
+            .redrive(&mut connection, queue)
+            .await
+            .map_err(redrive_failed)?;
+        bar.inc(match queue {
+            Queue::Entities(entities) => entities.len() as u64,
+            Queue::Letter(_) => 1,
+        });
+        if let Some(rate) = arguments.rate.filter(|rate| *rate > 0) {
+            let due =
+                std::time::Duration::from_secs_f64(redriven.resolved() as f64 / f64::from(rate));
+            tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+        }
+        total.add(redriven);
+    }
+    bar.finish_and_clear();
+    println!(
+        "applied {}, stale {}, duplicate {}, filtered {}; {} messages",
+        total.applied, total.stale, total.duplicate, total.filtered, total.messages
+    );
+    if total.failed.is_empty() {
+        return Ok(());
+    }
+    for (letter, detail) in total.failed.iter().take(20) {
+        println!(
+            "{letter} failed again, and what is behind it waits: {}",
+            excerpt(detail, 200)
+        );
+    }
+    let error = anyhow::anyhow!("{} failed again; they keep their place", total.failed.len());
+    Err(Failed::new(CODE_NEEDS_A_PERSON, error))
+}
+
+/// What to redrive together: whole entities, and letters that have none.
+fn queues(letters: &[Listed]) -> Vec<Queue> {
+    let entities: BTreeSet<&String> = letters
+        .iter()
+        .filter_map(|letter| letter.entity.as_ref())
+        .collect();
+    let entities: Vec<String> = entities.into_iter().cloned().collect();
+    let together = entities
+        .chunks(ENTITIES_TOGETHER)
+        .map(|chunk| Queue::Entities(chunk.to_vec()));
+    let alone = letters.iter().filter(|letter| letter.entity.is_none());
+    together
+        .chain(alone.map(|letter| Queue::Letter(letter.number)))
+        .collect()
+}
+
+fn redrive_failed(error: RedriveError) -> Failed {
+    let code = match &error {
+        RedriveError::Store(error) if error.class() != Class::Transient => CODE_NEEDS_A_PERSON,
+        RedriveError::Store(_) | RedriveError::Refused | RedriveError::Handler(_) => CODE_TRY_AGAIN,
+        _ => CODE_NEEDS_A_PERSON,
+    };
+    Failed::new(code, error)
+}
+
+async fn execute_discard(arguments: Discard, registry: Registry) -> Done {
+    let mut config = arguments.config.load()?;
+    let all = projections(&mut config, registry)?;
+    let projection = find(&all, &arguments.projection)?;
+    let database = database(&config)?;
+    let mut connection = connect(&database).await?;
+    let filter = arguments.which.filter(Some(&arguments.projection), false);
+    let letters = dead_letter::list(&mut connection, &filter, LETTERS_MAX).await?;
+    if letters.is_empty() {
+        println!("no such record is parked");
+        return Ok(());
+    }
+    println!(
+        "This gives up {} of {}, the first of them {}: effects and messages will be missing.",
+        counted(letters.len(), "parked record"),
+        arguments.projection,
+        place(&letters[0])
+    );
+    if !arguments.yes && !confirmed()? {
+        println!("nothing was changed");
+        return Ok(());
+    }
+    let who = who("dead-letters discard");
+    let operator = Operator {
+        who: &who,
+        timeouts: &database.timeouts,
+    };
+    let moves_gates = matches!(projection.gate, Gate::Next { .. });
+    let (name, why) = (&arguments.projection, &arguments.why);
+    let done = runtime::discard(&mut connection, name, moves_gates, &letters, why, operator).await;
+    let operation = done.map_err(letter_failed)?;
+    let behind = match moves_gates {
+        true => "what waited behind goes on by itself".to_owned(),
+        false => format!("`tidegate dead-letters redrive {name}` applies what waited behind"),
+    };
+    println!(
+        "discarded {} (operation {operation}); {behind}",
+        letters.len()
+    );
+    Ok(())
+}
+
+pub(super) fn letter_failed(error: LetterError) -> Failed {
+    let code = match &error {
+        LetterError::Changed => CODE_TRY_AGAIN,
+        LetterError::Store(error) if error.class() == Class::Transient => CODE_TRY_AGAIN,
+        _ => CODE_NEEDS_A_PERSON,
+    };
+    Failed::new(code, error)
+}

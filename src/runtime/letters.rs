@@ -1,0 +1,199 @@
+//! Operators' decisions about dead letters: to give some up, or to accept that what an entity waits for will
+//! not come.
+//!
+//! The locks come in the order that all operator actions share: generation lock, projection row, gate rows,
+//! dead letters.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::reposition::Operator;
+use crate::engine::gate::Standing;
+use crate::store::dead_letter::{self, Listed};
+use crate::store::operation::{self, Operation};
+use crate::store::{self, Offsets, transaction};
+use crate::types::TopicPartition;
+
+/// Why nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum LetterError {
+    #[error("projection `{0}` is not in the database: it has never been started")]
+    NotStarted(String),
+    #[error("entity `{entity}` of `{projection}` does not wait for anything")]
+    NoGap { projection: String, entity: String },
+    #[error("the letters were resolved or moved meanwhile; nothing of this was done. Look again")]
+    Changed,
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+/// Gives up waiting letters of one projection, for a reason that is recorded. Under gate `next` the entity goes
+/// on behind them.
+pub(crate) async fn discard(
+    connection: &mut PgConnection,
+    projection: &str,
+    moves_gates: bool,
+    letters: &[Listed],
+    why: &str,
+    operator: Operator<'_>,
+) -> Result<Uuid, LetterError> {
+    begin(connection, "discard", projection, operator).await?;
+    let done = discard_in(
+        connection,
+        projection,
+        moves_gates,
+        letters,
+        why,
+        operator.who,
+    )
+    .await;
+    end(connection, done).await
+}
+
+async fn discard_in(
+    connection: &mut PgConnection,
+    projection: &str,
+    moves_gates: bool,
+    letters: &[Listed],
+    why: &str,
+    who: &str,
+) -> Result<Uuid, LetterError> {
+    let generation = lock(connection, projection).await?;
+    let entities: BTreeSet<&str> = letters.iter().filter_map(|l| l.entity.as_deref()).collect();
+    let entities: Vec<&str> = entities.into_iter().collect();
+    let stands = store::gate::lock(connection, &entities, &vec![0; entities.len()]).await?;
+    let numbers: Vec<i64> = letters.iter().map(|letter| letter.number).collect();
+    let mut given_up = dead_letter::discard(connection, projection, generation, &numbers).await?;
+    if given_up.len() != numbers.len() {
+        return Err(LetterError::Changed);
+    }
+    let rights: Vec<Offsets> = given_up
+        .iter()
+        .map(|d| {
+            let partition = TopicPartition::new(&*d.topic, d.partition);
+            Offsets::of(&partition, d.incarnation, d.record_offset)
+        })
+        .collect();
+    store::spend_right_to_emit(connection, projection, &rights).await?; // I5
+    let left = dead_letter::remaining(connection, projection, generation, &entities).await?;
+    given_up.sort_by_key(|letter| letter.sequence);
+    let mut moves: BTreeMap<&str, Standing> = entities.iter().copied().zip(stands).collect();
+    for (entity, standing) in &mut moves {
+        standing.parked = left.contains_key(*entity);
+        let sequences = given_up
+            .iter()
+            .filter(|d| d.entity.as_deref() == Some(*entity));
+        for sequence in sequences.filter_map(|d| d.sequence) {
+            // What was given up is not missing any more.
+            if moves_gates && sequence - 1 == standing.sequence {
+                standing.sequence = sequence;
+            }
+        }
+    }
+    let moves: Vec<(&str, Standing)> = moves.into_iter().collect();
+    store::gate::set(connection, &moves).await?;
+    let record = Operation {
+        id: Uuid::new_v4(),
+        kind: "discard",
+        projection,
+        who,
+        arguments: json!({ "why": why }),
+        before: json!({ "dead_letters": numbers }),
+        after: json!({}),
+    };
+    operation::insert(connection, &record).await?;
+    Ok(record.id)
+}
+
+/// Gate `next`: lets an entity go on with the first event that waits, without those before it.
+pub(crate) async fn accept_gap(
+    connection: &mut PgConnection,
+    projection: &str,
+    entity: &str,
+    operator: Operator<'_>,
+) -> Result<(Uuid, i64, i64), LetterError> {
+    begin(connection, "accept-gap", projection, operator).await?;
+    let done = accept_gap_in(connection, projection, entity, operator.who).await;
+    end(connection, done).await
+}
+
+async fn accept_gap_in(
+    connection: &mut PgConnection,
+    projection: &str,
+    entity: &str,
+    who: &str,
+) -> Result<(Uuid, i64, i64), LetterError> {
+    let generation = lock(connection, projection).await?;
+    let stands = store::gate::lock(connection, &[entity], &[i64::MIN]).await?;
+    let no_gap = || LetterError::NoGap {
+        projection: projection.to_owned(),
+        entity: entity.to_owned(),
+    };
+    let standing = *stands.first().ok_or_else(no_gap)?;
+    let first = dead_letter::first_sequence(
+        connection,
+        projection,
+        generation,
+        entity,
+        standing.sequence,
+    )
+    .await?
+    .ok_or_else(no_gap)?;
+    if first - 1 == standing.sequence {
+        return Err(no_gap());
+    }
+    let after = Standing {
+        sequence: first - 1,
+        ..standing
+    };
+    store::gate::set(connection, &[(entity, after)]).await?;
+    let record = Operation {
+        id: Uuid::new_v4(),
+        kind: "accept-gap",
+        projection,
+        who,
+        arguments: json!({ "entity": entity }),
+        before: json!({ "sequence": standing.sequence }),
+        after: json!({ "sequence": after.sequence }),
+    };
+    operation::insert(connection, &record).await?;
+    Ok((record.id, standing.sequence, first))
+}
+
+async fn begin(
+    connection: &mut PgConnection,
+    what: &str,
+    projection: &str,
+    operator: Operator<'_>,
+) -> Result<(), LetterError> {
+    let Some((live, _)) = store::projection::read(connection, projection).await? else {
+        return Err(LetterError::NotStarted(projection.to_owned()));
+    };
+    // The gate's table is in the generation's schema; that it is still the live one is seen under the lock.
+    let path = transaction::search_path(&live.schema_name, &[]);
+    let name = format!("tidegate {what} {projection}");
+    Ok(transaction::begin(connection, &path, &name, operator.timeouts).await?)
+}
+
+async fn lock(connection: &mut PgConnection, projection: &str) -> Result<i32, LetterError> {
+    transaction::lock_generation(connection, projection).await?;
+    match store::projection::lock(connection, projection).await? {
+        Some((live, _)) => Ok(live.generation),
+        None => Err(LetterError::NotStarted(projection.to_owned())),
+    }
+}
+
+async fn end<T>(
+    connection: &mut PgConnection,
+    done: Result<T, LetterError>,
+) -> Result<T, LetterError> {
+    match &done {
+        Ok(_) => transaction::commit(connection).await?,
+        Err(_) => transaction::rollback(connection).await?,
+    }
+    done
+}
