@@ -415,3 +415,23 @@ fn every_module_begins_with_an_essay() {
         }
     }
 }
+
+#[test]
+fn every_test_that_the_cases_name_exists() {
+    let text = fs::read_to_string(root().join("docs/cases.md")).unwrap();
+    let code: String = ["tests", "src"]
+        .iter()
+        .flat_map(|folder| files(folder, "rs").into_values())
+        .collect();
+    // Test names are the long ones between backticks.
+    let named = text.split('`').skip(1).step_by(2);
+    let tests: Vec<&str> = named
+        .filter(|name| name.matches('_').count() >= 3 && !name.contains([' ', '.']))
+        .collect();
+    assert!(tests.len() > 40, "{tests:?}");
+    let missing: Vec<&&str> = tests
+        .iter()
+        .filter(|name| !code.contains(&format!("fn {name}()")))
+        .collect();
+    assert!(missing.is_empty(), "docs/cases.md names {missing:?}");
+}
