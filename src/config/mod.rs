@@ -19,7 +19,7 @@ use section::{Section, Setting, Sources};
 
 use crate::engine::redact::Secrets;
 use crate::kafka::{Connection, GroupProtocol, reserved};
-use crate::projection::Projection;
+use crate::projection::{Projection, is_topic};
 use crate::sql_projection::SqlProjection;
 use crate::store::{Database, Timeouts};
 
@@ -32,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) kafka: Connection,
     pub(crate) group_prefix: String,
     pub(crate) group_protocol: GroupProtocol,
+    pub(crate) group_instance_id: Option<String>,
     pub(crate) postgres_url: String,
     pub(crate) timeouts: Timeouts,
     pub(crate) apply: Apply,
@@ -78,6 +79,15 @@ pub(crate) struct Relay {
     pub(crate) lease: Duration,
 }
 
+/// How to reach Kafka, and how to be a member of groups.
+#[derive(Debug)]
+struct Kafka {
+    connection: Connection,
+    group_prefix: String,
+    group_protocol: GroupProtocol,
+    group_instance_id: Option<String>,
+}
+
 /// A projection from the file, with the places of its statements.
 #[derive(Debug)]
 pub(crate) struct Configured {
@@ -110,7 +120,7 @@ pub(crate) struct Draft {
     pub(crate) problems: Problems,
     /// The configuration file's text.
     pub(crate) text: String,
-    kafka: Option<(Connection, String, GroupProtocol)>,
+    kafka: Option<Kafka>,
     pub(crate) postgres: Option<(String, Timeouts)>,
     apply: Option<Apply>,
     relay: Option<Relay>,
@@ -124,12 +134,12 @@ impl Draft {
     pub(crate) fn into_config(self) -> Result<Config, Error> {
         match (self.kafka, self.postgres, self.apply, self.relay) {
             (Some(kafka), Some(postgres), Some(apply), Some(relay)) if self.problems.is_empty() => {
-                let (kafka, group_prefix, group_protocol) = kafka;
                 let (postgres_url, timeouts) = postgres;
                 Ok(Config {
-                    kafka,
-                    group_prefix,
-                    group_protocol,
+                    kafka: kafka.connection,
+                    group_prefix: kafka.group_prefix,
+                    group_protocol: kafka.group_protocol,
+                    group_instance_id: kafka.group_instance_id,
                     postgres_url,
                     timeouts,
                     apply,
@@ -253,10 +263,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.projections = projections::read(projections, sources);
 }
 
-fn read_kafka(
-    mut section: Section<'_>,
-    sources: &mut Sources<'_>,
-) -> Option<(Connection, String, GroupProtocol)> {
+fn read_kafka(mut section: Section<'_>, sources: &mut Sources<'_>) -> Option<Kafka> {
     let bootstrap_servers = section.required(
         "bootstrap_servers",
         "set it to `host:port` of a broker, or set TIDEGATE__KAFKA__BOOTSTRAP_SERVERS",
@@ -271,6 +278,15 @@ fn read_kafka(
         ],
         sources,
     );
+    let group_instance_id = section.located("group_instance_id", sources);
+    if let Some(Setting { text, place }) = &group_instance_id
+        // Kafka allows what it allows in topics.
+        && !is_topic(text)
+    {
+        let what = format!("`kafka.group_instance_id` cannot be `{text}`");
+        let cure = "write up to 249 letters, digits, `.`, `_` or `-`, other ones in each process";
+        sources.problems.add(place.clone(), what, cure);
+    }
     let mut options = BTreeMap::new();
     for (key, value, place) in section.strings("options", sources) {
         match reserved(&key) {
@@ -289,6 +305,7 @@ fn read_kafka(
             "bootstrap_servers",
             "group_prefix",
             "group_protocol",
+            "group_instance_id",
             "options",
         ],
         sources,
@@ -297,8 +314,12 @@ fn read_kafka(
         bootstrap_servers: bootstrap_servers?.text,
         options,
     };
-    let group_prefix = group_prefix.unwrap_or_else(|| "tidegate".to_owned());
-    Some((connection, group_prefix, group_protocol.unwrap_or_default()))
+    Some(Kafka {
+        connection,
+        group_prefix: group_prefix.unwrap_or_else(|| "tidegate".to_owned()),
+        group_protocol: group_protocol.unwrap_or_default(),
+        group_instance_id: group_instance_id.map(|setting| setting.text),
+    })
 }
 
 fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> Option<(String, Timeouts)> {

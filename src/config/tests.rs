@@ -76,6 +76,7 @@ fn a_good_file_is_read() {
 bootstrap_servers = "a:1,b:2"
 group_prefix = "shop"
 group_protocol = "consumer"
+group_instance_id = "shop-0"
 options = { "security.protocol" = "SSL", "linger.ms" = 5 }
 [postgres]
 url = "postgres://localhost/shop"
@@ -118,6 +119,7 @@ sql = "SELECT _ref, memo AS payload FROM events"
     }
     assert_eq!(config.group_prefix, "shop");
     assert_eq!(config.group_protocol, GroupProtocol::Consumer);
+    assert_eq!(config.group_instance_id.as_deref(), Some("shop-0"));
     assert_eq!(config.timeouts.statement, Duration::from_secs(60));
     assert_eq!(config.timeouts.lock, Duration::from_millis(250));
     assert_eq!(config.timeouts.idle_in_transaction, Duration::from_secs(10));
@@ -162,6 +164,7 @@ fn what_is_not_set_has_a_default() {
     let config = good(GOOD, &[]);
     assert_eq!(config.group_prefix, "tidegate");
     assert_eq!(config.group_protocol, GroupProtocol::Classic);
+    assert_eq!(config.group_instance_id, None);
     assert_eq!(config.timeouts.statement, Duration::from_secs(30));
     assert_eq!(config.apply.batch_records_max, 10_000);
     assert!(config.relay.enabled);
@@ -333,6 +336,27 @@ fn options_that_carry_a_promise_are_refused() {
         "options = 5",
         &["2:11 `kafka.options` is an integer, not a table"],
     );
+}
+
+#[test]
+fn an_instance_id_is_one_that_kafka_takes() {
+    check_line("kafka", "group_instance_id = \"a.b_c-D9\"", &[]);
+    check_line(
+        "kafka",
+        "group_instance_id = \"a b\"",
+        &["2:21 `kafka.group_instance_id` cannot be `a b`"],
+    );
+    check_line(
+        "kafka",
+        "group_instance_id = \"\"",
+        &["2:21 `kafka.group_instance_id` cannot be ``"],
+    );
+    let text = GOOD.replace(
+        "[kafka]",
+        "[kafka]\noptions = { \"group.instance.id\" = \"a\" }",
+    );
+    let text = read_text(&text, &[]).problems.to_string();
+    assert!(text.contains("set `kafka.group_instance_id`"), "{text}");
 }
 
 #[test]

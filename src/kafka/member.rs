@@ -25,6 +25,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
+use super::failure::MemberError;
 use super::settings::{Connection, GroupProtocol};
 use crate::failpoint;
 use crate::telemetry;
@@ -71,6 +72,8 @@ struct WriterSide {
 pub(crate) struct MemberSettings<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) protocol: GroupProtocol,
+    /// Makes the member static: it keeps its partitions while it is away for less than its session.
+    pub(crate) instance_id: Option<String>,
     pub(crate) group: String,
     pub(crate) client_id: String,
     pub(crate) topics: Vec<String>,
@@ -341,8 +344,8 @@ pub(crate) struct Joined {
     pub(crate) member: Member,
     /// One for each writer.
     pub(crate) inputs: Vec<Inputs>,
-    /// Resolves when the member has left the group, or librdkafka has failed for good.
-    pub(crate) ended: oneshot::Receiver<Result<(), KafkaError>>,
+    /// Resolves when the member has left the group, or cannot go on.
+    pub(crate) ended: oneshot::Receiver<Result<(), MemberError>>,
 }
 
 /// A running member. Cheap to clone; stops when told to.
@@ -353,7 +356,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Joins the group. The member ends when `stop` is called or librdkafka fails for good.
+    /// Joins the group. The member ends when `stop` is called, or when it cannot go on.
     pub(crate) fn join(settings: MemberSettings<'_>) -> KafkaResult<Joined> {
         let mut inputs = Vec::new();
         let mut writers = Vec::new();
@@ -371,10 +374,12 @@ impl Member {
                 abort,
             });
         }
-        let config =
-            settings
-                .connection
-                .consumer(&settings.client_id, &settings.group, settings.protocol);
+        let config = settings.connection.consumer(
+            &settings.client_id,
+            &settings.group,
+            settings.protocol,
+            settings.instance_id.as_deref(),
+        );
         let group = Arc::new(Group {
             name: settings.group.clone(),
             writers,
@@ -391,6 +396,7 @@ impl Member {
             group: Arc::clone(&group),
             consumer: Arc::new(consumer),
             queues: HashMap::new(),
+            instance_id: settings.instance_id,
             trouble: String::new(),
         };
         let spawned = thread::Builder::new()
@@ -478,12 +484,13 @@ struct PollThread {
     group: Arc<Group>,
     consumer: Arc<BaseConsumer<Callbacks>>,
     queues: HashMap<TopicPartition, Arc<Queue>>,
+    instance_id: Option<String>,
     /// The last trouble of the whole client, so that it is not said again and again.
     trouble: String,
 }
 
 impl PollThread {
-    fn run(&mut self, requests: &mpsc::Receiver<Command>) -> Result<(), KafkaError> {
+    fn run(&mut self, requests: &mpsc::Receiver<Command>) -> Result<(), MemberError> {
         let group = Arc::clone(&self.group);
         let mut mirrored = Instant::now();
         let mut stop_by: Option<Instant> = None;
@@ -500,11 +507,18 @@ impl PollThread {
                         offset = message.offset(),
                         "a record arrived outside its partition's queue"
                     );
-                    return Err(KafkaError::MessageConsumptionFatal(
+                    return Err(MemberError::Client(KafkaError::MessageConsumptionFatal(
                         RDKafkaErrorCode::Inconsistent,
-                    ));
+                    )));
                 }
-                Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(error),
+                // A member that is about to leave may be told so by its successor.
+                Some(Err(KafkaError::MessageConsumptionFatal(_))) if stop_by.is_some() => {
+                    return Ok(());
+                }
+                Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
+                    let id = self.instance_id.as_deref();
+                    return Err(MemberError::fatal(code, &group.name, id));
+                }
                 Some(Err(error)) => {
                     let trouble = error.to_string();
                     if trouble != self.trouble {

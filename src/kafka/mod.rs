@@ -5,6 +5,7 @@
 //! read, nothing seeks, and `auto.offset.reset` may not decide (it is `error`).
 
 mod cluster;
+mod failure;
 mod member;
 mod mock;
 mod producer;
@@ -13,6 +14,7 @@ mod topic_id;
 mod topics;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
+pub(crate) use failure::MemberError;
 pub(crate) use member::{Fetched, Input, Inputs, Joined, Member, MemberSettings, Polled, Queue};
 pub(crate) use mock::MockBroker;
 pub(crate) use producer::{Enqueued, Producer, delivered};

@@ -22,7 +22,7 @@ pub(crate) struct Connection {
 }
 
 /// Settings that carry a promise, with what to use instead.
-const RESERVED: [(&str, &str); 19] = [
+const RESERVED: [(&str, &str); 20] = [
     ("bootstrap.servers", "set `kafka.bootstrap_servers`"),
     ("metadata.broker.list", "set `kafka.bootstrap_servers`"),
     (
@@ -30,6 +30,10 @@ const RESERVED: [(&str, &str); 19] = [
         "set `kafka.group_prefix`; the group is `<prefix>.<projection>`",
     ),
     ("group.protocol", "set `kafka.group_protocol`"),
+    (
+        "group.instance.id",
+        "set `kafka.group_instance_id`, to another value in each process",
+    ),
     (
         "partition.assignment.strategy",
         "remove it; tidegate uses cooperative-sticky",
@@ -146,6 +150,7 @@ impl Connection {
         client_id: &str,
         group: &str,
         protocol: GroupProtocol,
+        instance_id: Option<&str>,
     ) -> ClientConfig {
         let mut config = self.base(client_id, &PRODUCER_ONLY);
         for (key, value) in [
@@ -174,6 +179,9 @@ impl Connection {
             }
             GroupProtocol::Consumer => config.set("group.protocol", "consumer"),
         };
+        if let Some(id) = instance_id {
+            config.set("group.instance.id", id);
+        }
         config
     }
 
@@ -226,18 +234,20 @@ mod tests {
             ("enable.auto.commit", "true"),
             ("auto.offset.reset", "latest"),
         ])
-        .consumer("c", "g", GroupProtocol::Classic);
+        .consumer("c", "g", GroupProtocol::Classic, None);
         assert_eq!(config.get("enable.auto.commit"), Some("false"));
         assert_eq!(config.get("auto.offset.reset"), Some("error"));
+        assert_eq!(config.get("group.instance.id"), None);
     }
 
     #[test]
     fn other_settings_pass_through() {
         let config = connection(&[("fetch.wait.max.ms", "7"), ("security.protocol", "SSL")])
-            .consumer("c", "g", GroupProtocol::Consumer);
+            .consumer("c", "g", GroupProtocol::Consumer, Some("i"));
         assert_eq!(config.get("fetch.wait.max.ms"), Some("7"));
         assert_eq!(config.get("security.protocol"), Some("SSL"));
         assert_eq!(config.get("group.protocol"), Some("consumer"));
         assert_eq!(config.get("partition.assignment.strategy"), None);
+        assert_eq!(config.get("group.instance.id"), Some("i"));
     }
 }

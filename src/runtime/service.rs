@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
-use crate::kafka::{Cluster, ClusterError, Inputs, Joined, Member, MemberSettings};
+use crate::kafka::{Cluster, ClusterError, Inputs, Joined, Member, MemberError, MemberSettings};
 use crate::projection::Projection;
 use crate::relay::Relay;
 use crate::store::migration::{self, State};
@@ -50,8 +50,8 @@ pub(crate) enum Error {
     Kafka(#[from] KafkaError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    #[error("the kafka client of projection `{0}` failed for good: {1}")]
-    Member(String, KafkaError),
+    #[error("projection `{0}` cannot go on: {1}")]
+    Member(String, MemberError),
     #[error("the member of projection `{0}` has left its group unasked")]
     Left(String),
     #[error("a task panicked; see the log")]
@@ -67,7 +67,7 @@ impl Error {
             }
             Self::Kafka(_)
             | Self::Cluster(_)
-            | Self::Member(..)
+            | Self::Member(_, MemberError::Client(_))
             | Self::Start(_, start::Error::Kafka(_)) => true,
             _ => false,
         }
@@ -182,7 +182,7 @@ impl Service {
         } = self.join(projection)?;
         let member_gone = CancellationToken::new();
         let mut writers = self.writers(projection, &member, inputs, &member_gone);
-        let failed = |ended: Result<Result<(), KafkaError>, _>| match ended {
+        let failed = |ended: Result<Result<(), MemberError>, _>| match ended {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Error::Member(projection.name.clone(), error)),
             Err(_) => Err(Error::Panicked),
@@ -211,6 +211,7 @@ impl Service {
         Ok(Member::join(MemberSettings {
             connection: &self.config.kafka,
             protocol: self.config.group_protocol,
+            instance_id: self.config.group_instance_id.clone(),
             group: format!("{}.{}", self.config.group_prefix, projection.name),
             client_id: format!("tidegate-{}", self.owner),
             topics: projection.topics.clone(),

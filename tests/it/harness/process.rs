@@ -95,7 +95,12 @@ impl<'w> Launch<'w> {
     /// for the session of its predecessor to end.
     pub(crate) fn comes_back(self) -> Self {
         let id = self.name.clone();
-        self.option("group.instance.id", &id)
+        self.instance_id(&id)
+    }
+
+    /// A static member: one id, one process.
+    pub(crate) fn instance_id(self, id: &str) -> Self {
+        self.env("TIDEGATE__KAFKA__GROUP_INSTANCE_ID", id)
     }
 
     /// The group protocol in which the broker decides. It takes no session's length from a member.
