@@ -8,8 +8,8 @@ use tracing::warn;
 use tracing_subscriber::EnvFilter;
 
 use super::{
-    CODE_INSTANCE_ID, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed,
-    projections,
+    CODE_GROUP, CODE_INSTANCE_ID, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done,
+    Failed, projections,
 };
 use crate::kafka::MemberError;
 use crate::projection::Registry;
@@ -69,6 +69,9 @@ fn code(error: &RunError) -> u8 {
             _,
             MemberError::InstanceIdTaken { .. } | MemberError::InstanceIdInUse { .. },
         ) => CODE_INSTANCE_ID,
+        RunError::Member(_, MemberError::OtherProtocol { .. } | MemberError::UnknownProtocol) => {
+            CODE_GROUP
+        }
         error if error.is_temporary() => CODE_TRY_AGAIN,
         _ => CODE_NEEDS_A_PERSON,
     }

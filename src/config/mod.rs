@@ -274,6 +274,7 @@ fn read_kafka(mut section: Section<'_>, sources: &mut Sources<'_>) -> Option<Kaf
         "group_protocol",
         &[
             ("classic", GroupProtocol::Classic),
+            ("eager", GroupProtocol::Eager),
             ("consumer", GroupProtocol::Consumer),
         ],
         sources,

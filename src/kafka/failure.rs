@@ -2,6 +2,8 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use super::settings::GroupProtocol;
+
 /// What ends a member for good. Its process ends with it; the message says what a person can do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -16,6 +18,14 @@ pub(crate) enum MemberError {
         "consumer group `{group}` has a member with this process's `kafka.group_instance_id`, `{id}`; give each process a value of its own, or, if that member has crashed, start this one again when its session has ended (45 s, if the brokers have the default)"
     )]
     InstanceIdInUse { group: String, id: String },
+    #[error(
+        "the members of consumer group `{group}` use another protocol than this process, which has `kafka.group_protocol` `{mine}`; set it to theirs, or stop them all before the first one starts with the new value. They go on"
+    )]
+    OtherProtocol { group: String, mine: GroupProtocol },
+    #[error(
+        "the brokers do not know `kafka.group_protocol` `consumer`; set it to `classic`, or use Kafka 4.0 or newer"
+    )]
+    UnknownProtocol,
     #[error("the kafka client has failed for good: {0}")]
     Client(KafkaError),
 }
@@ -27,6 +37,9 @@ impl MemberError {
         match code {
             RDKafkaErrorCode::FencedInstanceId => Self::InstanceIdTaken { group, id },
             RDKafkaErrorCode::UnreleasedInstanceId => Self::InstanceIdInUse { group, id },
+            RDKafkaErrorCode::UnsupportedVersion | RDKafkaErrorCode::UnsupportedFeature => {
+                Self::UnknownProtocol
+            }
             code => Self::Client(KafkaError::MessageConsumptionFatal(code)),
         }
     }

@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::base_consumer::PartitionQueue;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::message::Message;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
 use super::failure::MemberError;
+use super::queue::{Progress, Queue};
 use super::settings::{Connection, GroupProtocol};
 use crate::failpoint;
 use crate::telemetry;
-use crate::types::{Header, NextOffset, Record, RecordBuilder, TopicPartition};
+use crate::types::{NextOffset, TopicPartition};
 
 const POLL: Duration = Duration::from_millis(20);
 const MIRROR_EVERY: Duration = Duration::from_secs(1);
@@ -106,69 +106,8 @@ pub(crate) enum Fetched {
     Failed(KafkaError),
 }
 
-/// The records of one partition. One handle for the client's life: dropping it would silence the partition.
-pub(crate) struct Queue(PartitionQueue<Callbacks>);
-
-/// What a queue has at the moment.
-pub(crate) enum Polled {
-    Record(Record),
-    Nothing,
-    /// The offset asked for is not in the log.
-    OutOfRange,
-    /// The log cannot be read here. What the queue has behind this does not follow on what it had before.
-    Unreadable(KafkaError),
-    /// librdkafka could not fetch, and tries again by itself.
-    Failed(KafkaError),
-}
-
-impl Queue {
-    /// Takes the next record, without waiting; without its headers if nobody reads them, since
-    /// librdkafka parses them only when asked.
-    pub(crate) fn poll(&self, with_headers: bool) -> Polled {
-        match self.0.poll(Duration::ZERO) {
-            None => Polled::Nothing,
-            Some(Ok(message)) => Polled::Record(copy(&message, with_headers)),
-            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
-                Polled::OutOfRange
-            }
-            // After a bad checksum librdkafka goes on somewhere behind it, and says so only here.
-            Some(Err(
-                error @ KafkaError::MessageConsumption(
-                    RDKafkaErrorCode::BadMessage
-                    | RDKafkaErrorCode::InvalidMessage
-                    | RDKafkaErrorCode::BadCompression
-                    | RDKafkaErrorCode::NotImplemented
-                    | RDKafkaErrorCode::InvalidRecord
-                    | RDKafkaErrorCode::Underflow,
-                ),
-            )) => Polled::Unreadable(error),
-            Some(Err(error)) => Polled::Failed(error),
-        }
-    }
-}
-
-/// Copies a record out of librdkafka, whose memory must not be held.
-pub(super) fn copy(message: &BorrowedMessage<'_>, with_headers: bool) -> Record {
-    let headers = with_headers.then(|| message.headers()).flatten();
-    let headers = headers.map(|headers| {
-        let header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
-            name: h.key.to_owned(),
-            value: h.value.map(<[u8]>::to_vec),
-        };
-        headers.iter().map(header).collect()
-    });
-    RecordBuilder {
-        offset: message.offset(),
-        timestamp_ms: message.timestamp().to_millis(),
-        key: message.key(),
-        value: message.payload(),
-        headers: headers.unwrap_or_default(),
-    }
-    .build()
-}
-
 /// The callback context.
-struct Callbacks(Arc<Group>);
+pub(super) struct Callbacks(Arc<Group>);
 
 /// What callbacks, poll thread and writers share. Not the consumer: it must be dropped on its thread.
 struct Group {
@@ -181,7 +120,7 @@ struct Group {
 #[derive(Default)]
 struct State {
     assigned: HashSet<TopicPartition>,
-    fetching: HashSet<TopicPartition>,
+    fetching: BTreeMap<TopicPartition, Arc<Progress>>,
     /// Durable positions not yet copied to the group.
     mirror: BTreeMap<TopicPartition, NextOffset>,
 }
@@ -209,7 +148,12 @@ impl Group {
     fn assigned(&self, consumer: &BaseConsumer<Callbacks>, partitions: &[TopicPartition]) {
         info!(group = self.name, partitions = %list(partitions), "assigned");
         // Fetches nothing yet. The call itself is needed: the group waits for it.
-        if let Err(error) = consumer.incremental_assign(&TopicPartitionList::new()) {
+        let nothing = TopicPartitionList::new();
+        let answered = match is_eager(consumer) {
+            true => consumer.assign(&nothing),
+            false => consumer.incremental_assign(&nothing),
+        };
+        if let Err(error) = answered {
             error!(group = self.name, %error, "the assignment could not be answered");
         }
         self.state().assigned.extend(partitions.iter().cloned());
@@ -248,13 +192,17 @@ impl Group {
             let mut state = self.state();
             for partition in partitions {
                 state.assigned.remove(partition);
-                if state.fetching.remove(partition) {
+                if state.fetching.remove(partition).is_some() {
                     stop.add_partition(partition.topic(), partition.partition());
                 }
             }
         }
         failpoint::reach(failpoint::REVOKE_BEFORE_ANSWER);
-        if let Err(error) = consumer.incremental_unassign(&stop) {
+        let answered = match is_eager(consumer) {
+            true => consumer.unassign(),
+            false => consumer.incremental_unassign(&stop),
+        };
+        if let Err(error) = answered {
             error!(group = self.name, %error, "the revocation could not be answered");
         }
         info!(group = self.name, partitions = %list(partitions), "revoked");
@@ -289,6 +237,15 @@ impl Group {
         }
         failpoint::reach(failpoint::MIRROR_AFTER_COMMIT);
     }
+}
+
+/// Whether every change is one of the whole list of partitions. Asked of librdkafka, which goes by what the
+/// group has agreed on.
+fn is_eager(consumer: &BaseConsumer<Callbacks>) -> bool {
+    !matches!(
+        consumer.rebalance_protocol(),
+        RebalanceProtocol::Cooperative
+    )
 }
 
 impl ClientContext for Callbacks {
@@ -331,6 +288,18 @@ impl ConsumerContext for Callbacks {
             debug!(group = self.0.name, %error, "positions not mirrored");
         }
     }
+}
+
+/// Partitions with the offsets where to go on with them.
+fn positions<'p>(
+    partitions: impl Iterator<Item = (&'p TopicPartition, &'p Arc<Progress>)>,
+) -> KafkaResult<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    for (partition, progress) in partitions {
+        let offset = Offset::Offset(progress.next().get());
+        list.add_partition_offset(partition.topic(), partition.partition(), offset)?;
+    }
+    Ok(list)
 }
 
 /// Partitions for a log line.
@@ -396,6 +365,7 @@ impl Member {
             group: Arc::clone(&group),
             consumer: Arc::new(consumer),
             queues: HashMap::new(),
+            protocol: settings.protocol,
             instance_id: settings.instance_id,
             trouble: String::new(),
         };
@@ -480,10 +450,14 @@ fn leave(thread: PollThread) {
     }
 }
 
+/// What writers want: records of a partition from an offset on, or none any more. The newest wish counts.
+type Changes = BTreeMap<TopicPartition, Option<(NextOffset, oneshot::Sender<Fetched>)>>;
+
 struct PollThread {
     group: Arc<Group>,
     consumer: Arc<BaseConsumer<Callbacks>>,
     queues: HashMap<TopicPartition, Arc<Queue>>,
+    protocol: GroupProtocol,
     instance_id: Option<String>,
     /// The last trouble of the whole client, so that it is not said again and again.
     trouble: String,
@@ -519,6 +493,14 @@ impl PollThread {
                     let id = self.instance_id.as_deref();
                     return Err(MemberError::fatal(code, &group.name, id));
                 }
+                Some(Err(KafkaError::MessageConsumption(
+                    RDKafkaErrorCode::InconsistentGroupProtocol,
+                ))) if stop_by.is_none() => {
+                    return Err(MemberError::OtherProtocol {
+                        group: group.name.clone(),
+                        mine: self.protocol,
+                    });
+                }
                 Some(Err(error)) => {
                     let trouble = error.to_string();
                     if trouble != self.trouble {
@@ -530,6 +512,7 @@ impl PollThread {
                     }
                 }
             }
+            let mut changes = Changes::new();
             for command in requests.try_iter() {
                 match command {
                     Command::Fetch {
@@ -537,9 +520,7 @@ impl PollThread {
                         from,
                         answer,
                     } => {
-                        let fetched = self.fetch(&partition, from);
-                        let _ = answer.send(fetched);
-                        group.writers[group.writer(&partition)].wake.notify_one();
+                        changes.insert(partition, Some((from, answer)));
                     }
                     Command::Passed { partition, answer } => {
                         if let Some(passed) = self.passed(&partition) {
@@ -548,9 +529,7 @@ impl PollThread {
                         }
                     }
                     Command::Unfetch(partition) => {
-                        if let Err(error) = self.unfetch(&partition) {
-                            warn!(%partition, %error, "could not stop fetching");
-                        }
+                        changes.insert(partition, None);
                     }
                     Command::Stop if stop_by.is_none() => {
                         stop_by = Some(Instant::now() + STOP_TIMEOUT.max(group.drain_max * 2));
@@ -559,6 +538,7 @@ impl PollThread {
                     Command::Stop => {}
                 }
             }
+            self.change_fetching(changes)?;
             if mirrored.elapsed() >= MIRROR_EVERY {
                 mirrored = Instant::now();
                 group.mirror(&self.consumer);
@@ -574,32 +554,68 @@ impl PollThread {
         }
     }
 
-    fn fetch(&mut self, partition: &TopicPartition, from: NextOffset) -> Fetched {
+    /// Begins and ends fetching, all that was asked for at once. librdkafka drops what it holds of a
+    /// partition that is unassigned, and begins at exactly the offset with which it is assigned.
+    fn change_fetching(&mut self, changes: Changes) -> Result<(), MemberError> {
         let group = Arc::clone(&self.group);
-        if !group.state().assigned.contains(partition) {
-            return Fetched::NotAssigned;
+        let mut stop = TopicPartitionList::new();
+        let mut begin = Vec::new();
+        for (partition, change) in changes {
+            if group.state().fetching.remove(&partition).is_some() {
+                stop.add_partition(partition.topic(), partition.partition());
+            }
+            let Some((from, answer)) = change else {
+                continue;
+            };
+            if !group.state().assigned.contains(&partition) {
+                self.answer(&partition, answer, Fetched::NotAssigned);
+                continue;
+            }
+            match self.queue(&partition) {
+                Ok(queue) => {
+                    queue.progress().begin(from);
+                    begin.push((partition, queue, answer));
+                }
+                Err(error) => self.answer(&partition, answer, Fetched::Failed(error)),
+            }
         }
-        match self.begin_fetching(partition, from) {
-            Ok(queue) => Fetched::Yes(queue),
-            Err(error) => Fetched::Failed(error),
+        if stop.count() == 0 && begin.is_empty() {
+            return Ok(());
         }
+        let new = begin.iter().map(|(p, queue, _)| (p, queue.progress()));
+        let done = if is_eager(&self.consumer) {
+            // All of the list begins anew, each partition where its queue is.
+            let fetching = group.state().fetching.clone();
+            let all = positions(fetching.iter().chain(new));
+            let assigned = all.and_then(|all| self.consumer.assign(&all));
+            // Otherwise nothing would be fetched any more, and nobody would know.
+            Ok(assigned.map_err(MemberError::Client)?)
+        } else {
+            let stopped = match stop.count() {
+                0 => Ok(()),
+                _ => self.consumer.incremental_unassign(&stop),
+            };
+            let new = stopped.and_then(|()| positions(new));
+            new.and_then(|new| self.consumer.incremental_assign(&new))
+        };
+        for (partition, queue, answer) in begin {
+            let fetched = match &done {
+                Ok(()) => {
+                    let progress = Arc::clone(queue.progress());
+                    group.state().fetching.insert(partition.clone(), progress);
+                    Fetched::Yes(queue)
+                }
+                Err(error) => Fetched::Failed(error.clone()),
+            };
+            self.answer(&partition, answer, fetched);
+        }
+        Ok(())
     }
 
-    /// Unassign and assign: librdkafka drops what it holds and begins at exactly `from`.
-    fn begin_fetching(
-        &mut self,
-        partition: &TopicPartition,
-        from: NextOffset,
-    ) -> KafkaResult<Arc<Queue>> {
-        self.unfetch(partition)?;
-        let queue = self.queue(partition)?;
-        let mut begin = TopicPartitionList::new();
-        let offset = Offset::Offset(from.get());
-        begin.add_partition_offset(partition.topic(), partition.partition(), offset)?;
-        self.consumer.incremental_assign(&begin)?;
-        let group = Arc::clone(&self.group);
-        group.state().fetching.insert(partition.clone());
-        Ok(queue)
+    fn answer(&self, partition: &TopicPartition, to: oneshot::Sender<Fetched>, fetched: Fetched) {
+        let _ = to.send(fetched);
+        let writer = &self.group.writers[self.group.writer(partition)];
+        writer.wake.notify_one();
     }
 
     /// librdkafka's own count of what was taken, markers of transactions included. It is undone when a
@@ -611,15 +627,6 @@ impl PollThread {
             Offset::Offset(next) => Some(NextOffset::from_raw(next)),
             _ => None,
         }
-    }
-
-    fn unfetch(&mut self, partition: &TopicPartition) -> KafkaResult<()> {
-        if !self.group.state().fetching.remove(partition) {
-            return Ok(());
-        }
-        let mut stop = TopicPartitionList::new();
-        stop.add_partition(partition.topic(), partition.partition());
-        self.consumer.incremental_unassign(&stop)
     }
 
     /// The partition's queue, split off before the first assignment, or its records would begin on
@@ -637,7 +644,7 @@ impl PollThread {
         let group = Arc::clone(&self.group);
         let wake = Arc::clone(&group.writers[group.writer(partition)].wake);
         queue.set_nonempty_callback(move || wake.notify_one());
-        let queue = Arc::new(Queue(queue));
+        let queue = Arc::new(Queue::new(queue));
         self.queues.insert(partition.clone(), Arc::clone(&queue));
         Ok(queue)
     }

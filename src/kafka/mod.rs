@@ -9,14 +9,16 @@ mod failure;
 mod member;
 mod mock;
 mod producer;
+mod queue;
 mod settings;
 mod topic_id;
 mod topics;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
 pub(crate) use failure::MemberError;
-pub(crate) use member::{Fetched, Input, Inputs, Joined, Member, MemberSettings, Polled, Queue};
+pub(crate) use member::{Fetched, Input, Inputs, Joined, Member, MemberSettings};
 pub(crate) use mock::MockBroker;
 pub(crate) use producer::{Enqueued, Producer, delivered};
+pub(crate) use queue::{Polled, Queue};
 pub(crate) use settings::{Connection, GroupProtocol, reserved};
 pub(crate) use topics::{Topics, read_all};

@@ -1,6 +1,7 @@
 //! librdkafka's settings: those that carry a promise are ours, the rest passes through.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use rdkafka::ClientConfig;
 
@@ -10,8 +11,20 @@ pub(crate) enum GroupProtocol {
     /// `cooperative-sticky` among the members.
     #[default]
     Classic,
+    /// `range` or `roundrobin` among the members: each rebalance takes everything from everybody first.
+    Eager,
     /// KIP-848: the broker decides.
     Consumer,
+}
+
+impl fmt::Display for GroupProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Classic => "classic",
+            Self::Eager => "eager",
+            Self::Consumer => "consumer",
+        })
+    }
 }
 
 /// Where the brokers are, and what the user passes through to librdkafka.
@@ -36,7 +49,7 @@ const RESERVED: [(&str, &str); 20] = [
     ),
     (
         "partition.assignment.strategy",
-        "remove it; tidegate uses cooperative-sticky",
+        "set `kafka.group_protocol`: `classic` is cooperative-sticky, `eager` is range,roundrobin",
     ),
     (
         "enable.auto.commit",
@@ -177,6 +190,7 @@ impl Connection {
             GroupProtocol::Classic => {
                 config.set("partition.assignment.strategy", "cooperative-sticky")
             }
+            GroupProtocol::Eager => config.set("partition.assignment.strategy", "range,roundrobin"),
             GroupProtocol::Consumer => config.set("group.protocol", "consumer"),
         };
         if let Some(id) = instance_id {

@@ -8,6 +8,7 @@ use crate::harness::{LONG, Launch, Process, World, wait_until};
 const SOON: Duration = Duration::from_secs(10);
 
 const INSTANCE_ID_CODE: i32 = 77;
+const GROUP_CODE: i32 = 76;
 
 /// Starts a second process with the id of the first, after that one has everything.
 fn two_with_one_id(world: &World, start: impl Fn(Launch<'_>) -> Process) -> (Process, Process) {
@@ -49,4 +50,60 @@ fn of_two_processes_with_one_instance_id_the_broker_keeps_the_older_one() {
     assert_eq!(status.code(), Some(INSTANCE_ID_CODE));
     assert!(second.has_logged(&["kafka.group_instance_id", "`same`", "give each process"]));
     assert_goes_on(&world, first);
+}
+
+/// A process that comes to a group of the other protocol is turned away, and the members go on.
+fn two_protocols(first: impl Fn(Launch<'_>) -> Process, second: impl Fn(Launch<'_>) -> Process) {
+    let world = World::ledger(3);
+    world.stream().produce(200);
+    let first = first(world.launch("first"));
+    world.wait_until_done(LONG);
+    let mut second = second(world.launch("second"));
+    let status = second.wait(SOON);
+    assert_eq!(status.code(), Some(GROUP_CODE));
+    assert!(second.has_logged(&[&world.group("journal"), "use another protocol"]));
+    assert!(!first.has_logged(&["revoked"]));
+    assert_goes_on(&world, first);
+}
+
+// I10: nobody waits for ever for a group that does not take him.
+#[test]
+fn a_cooperative_process_is_turned_away_from_an_eager_group() {
+    two_protocols(|a| a.eager_protocol().start(), |b| b.start());
+}
+
+#[test]
+fn an_eager_process_is_turned_away_from_a_cooperative_group() {
+    two_protocols(|a| a.start(), |b| b.eager_protocol().start());
+}
+
+// I3, I4: to the protocol in which the broker decides, and back, with nobody standing still. Kafka allows
+// that unless `group.consumer.migration.policy` says otherwise.
+#[test]
+fn a_group_changes_its_protocol_while_it_works() {
+    let world = World::ledger(3);
+    let feeder = world.stream().feed(500);
+    let one_after_another: [fn(Launch<'_>) -> Process; 4] = [
+        |classic| classic.start(),
+        |consumer| consumer.consumer_protocol().start(),
+        |eager| eager.eager_protocol().start(),
+        |consumer| consumer.consumer_protocol().start(),
+    ];
+    let mut before: Option<Process> = None;
+    for (number, start) in one_after_another.into_iter().enumerate() {
+        let next = start(world.launch(&number.to_string()));
+        for projection in ["balances", "turnover", "journal"] {
+            wait_until(LONG, "the next one has partitions", || {
+                world.has_some_of(projection, &next)
+            });
+        }
+        let target = world.progress() + 500;
+        wait_until(LONG, "work goes on", || world.progress() >= target);
+        if let Some(before) = before {
+            before.stop();
+        }
+        before = Some(next);
+    }
+    feeder.finish();
+    world.assert_exact();
 }

@@ -87,6 +87,46 @@ fn a_partition_that_the_broker_gives_back_repeats_and_skips_nothing() {
     there_and_back(|launch| launch.consumer_protocol().start());
 }
 
+// I3, I4: the same where every rebalance takes everything from everybody, and every claim begins all
+// partitions of its process anew.
+#[test]
+fn a_partition_that_comes_back_in_an_eager_group_repeats_and_skips_nothing() {
+    there_and_back(|launch| launch.eager_protocol().start());
+}
+
+// I4, I6: a claim in an eager group begins the partitions of all other writers anew too, in the middle of
+// their records. They see neither a gap nor anything twice.
+#[test]
+fn claims_in_an_eager_group_leave_other_writers_without_a_gap() {
+    let world = World::ledger(6);
+    let mut random = world.random();
+    let feeder = world.stream().feed(1_500);
+    let mut process = world
+        .launch("a")
+        .eager_protocol()
+        .env("TIDEGATE__APPLY__WRITERS", 3)
+        .batch_records_max(40)
+        .start();
+    wait_until(LONG, "it has begun", || world.progress() > 500);
+    for _ in 0..25 {
+        let target = world.progress() + random.i64(50..1_500);
+        wait_until(LONG, "it goes on", || world.progress() >= target);
+        // One of the writers, which claims its partitions again.
+        let ended: i64 = world.db.one(&format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM
+             (SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+              AND application_name LIKE 'tidegate%' ORDER BY pid OFFSET {} LIMIT 1) one",
+            random.u8(..8)
+        ));
+        assert!(ended <= 1);
+    }
+    feeder.finish();
+    world.assert_exact();
+    assert!(process.has_logged(&["connection given up; claiming again"]));
+    assert!(!process.has_logged(&["a record from before the position"]));
+    assert!(process.is_running());
+}
+
 fn there_and_back(start: impl Fn(Launch<'_>) -> Process) {
     let world = World::ledger(3);
     let feeder = world.stream().feed(500);

@@ -109,6 +109,11 @@ impl<'w> Launch<'w> {
         self.env("TIDEGATE__KAFKA__GROUP_PROTOCOL", "consumer")
     }
 
+    /// The protocols in which every rebalance takes all partitions from everybody first.
+    pub(crate) fn eager_protocol(self) -> Self {
+        self.env("TIDEGATE__KAFKA__GROUP_PROTOCOL", "eager")
+    }
+
     pub(crate) fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.to_owned());
         self
