@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::{ClientContext, DefaultClientContext};
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::Message;
 use rdkafka::types::RDKafkaRespErr;
@@ -24,6 +23,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
+use super::commit::commit;
 use super::failure::MemberError;
 use super::queue::{Progress, Queue};
 use super::settings::{Connection, GroupProtocol};
@@ -32,7 +32,7 @@ use crate::telemetry;
 use crate::types::{NextOffset, TopicPartition};
 
 const POLL: Duration = Duration::from_millis(20);
-const MIRROR_EVERY: Duration = Duration::from_secs(1);
+pub(super) const MIRROR_EVERY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a writer may take to give up a batch that was not done in time.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -117,12 +117,35 @@ struct Group {
     state: Mutex<State>,
 }
 
+/// librdkafka begins no fetch while a commit is under way, and keeps one as long as a session if the group's
+/// coordinator is away. So there is one at a time, and after it a pause as long as its answer took.
+#[derive(Default)]
+struct Mirroring {
+    sent: Option<Instant>,
+    not_before: Option<Instant>,
+}
+
+impl Mirroring {
+    fn may_begin(&self) -> bool {
+        self.sent.is_none() && self.not_before.is_none_or(|time| Instant::now() >= time)
+    }
+
+    fn answered(&mut self) {
+        let took = self
+            .sent
+            .take()
+            .map_or(Duration::ZERO, |sent| sent.elapsed());
+        self.not_before = Some(Instant::now() + took.max(MIRROR_EVERY));
+    }
+}
+
 #[derive(Default)]
 struct State {
     assigned: HashSet<TopicPartition>,
     fetching: BTreeMap<TopicPartition, Arc<Progress>>,
     /// Durable positions not yet copied to the group.
     mirror: BTreeMap<TopicPartition, NextOffset>,
+    mirroring: Mirroring,
 }
 
 impl Group {
@@ -231,7 +254,9 @@ impl Group {
             }
         }
         failpoint::reach(failpoint::MIRROR_BEFORE_COMMIT);
-        if let Err(error) = consumer.commit(&offsets, CommitMode::Async) {
+        self.state().mirroring.sent = Some(Instant::now());
+        if let Err(error) = commit(consumer, &offsets) {
+            self.state().mirroring.answered();
             telemetry::not_mirrored(&self.name);
             debug!(group = self.name, %error, "positions not mirrored");
         }
@@ -249,15 +274,6 @@ fn is_eager(consumer: &BaseConsumer<Callbacks>) -> bool {
 }
 
 impl ClientContext for Callbacks {
-    /// As by default, but a refused commit is no news: the mirror is only for lag tools.
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        if facility == "COMMITFAIL" {
-            debug!(group = self.0.name, message, "positions not mirrored");
-        } else {
-            DefaultClientContext.log(level, facility, message);
-        }
-    }
-
     fn error(&self, error: KafkaError, reason: &str) {
         debug!(group = self.0.name, %error, reason, "kafka");
     }
@@ -283,6 +299,7 @@ impl ConsumerContext for Callbacks {
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
+        self.0.state().mirroring.answered();
         if let Err(error) = result {
             telemetry::not_mirrored(&self.0.name);
             debug!(group = self.0.name, %error, "positions not mirrored");
@@ -466,7 +483,6 @@ struct PollThread {
 impl PollThread {
     fn run(&mut self, requests: &mpsc::Receiver<Command>) -> Result<(), MemberError> {
         let group = Arc::clone(&self.group);
-        let mut mirrored = Instant::now();
         let mut stop_by: Option<Instant> = None;
         loop {
             match self.consumer.poll(POLL) {
@@ -539,8 +555,7 @@ impl PollThread {
                 }
             }
             self.change_fetching(changes)?;
-            if mirrored.elapsed() >= MIRROR_EVERY {
-                mirrored = Instant::now();
+            if group.state().mirroring.may_begin() {
                 group.mirror(&self.consumer);
             }
             if let Some(stop_by) = stop_by {

@@ -5,6 +5,7 @@
 //! read, nothing seeks, and `auto.offset.reset` may not decide (it is `error`).
 
 mod cluster;
+mod commit;
 mod failure;
 mod member;
 mod mock;
@@ -13,6 +14,9 @@ mod queue;
 mod settings;
 mod topic_id;
 mod topics;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
 pub(crate) use failure::MemberError;
