@@ -290,9 +290,7 @@ fn a_fetch_begins_at_exactly_the_offset_asked_for() {
         let brokers = Brokers::new(1, 2);
         brokers.produce(1_000);
         let mut member = brokers.join_alone(protocol);
-        let seed = fastrand::u64(..);
-        eprintln!("{protocol}: seed {seed}");
-        let mut random = fastrand::Rng::with_seed(seed);
+        let mut random = fastrand::Rng::with_seed(63);
         for _ in 0..200 {
             let (number, from) = (random.i32(0..2), random.i64(0..1_000));
             let last = (from + random.i64(0..20)).min(999);

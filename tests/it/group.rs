@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{LONG, Launch, Process, World, wait_until};
+use crate::harness::{LONG, Launch, Process, World, delete, wait_until};
 
 /// How soon a process that may not be a member has ended.
 const SOON: Duration = Duration::from_secs(10);
@@ -106,4 +106,16 @@ fn a_group_changes_its_protocol_while_it_works() {
     }
     feeder.finish();
     world.assert_exact();
+}
+
+// I10: no answer about a topic that is gone is waited for.
+#[test]
+fn a_stop_after_the_topic_was_deleted_ends_in_time() {
+    let world = World::journal(3);
+    world.stream().produce(200);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    delete(&[world.incoming()], &[]);
+    process.wait_for_log(LONG, &["UnknownTopicOrPartition"]);
+    process.stop();
 }
