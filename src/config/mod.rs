@@ -3,6 +3,7 @@
 //! Every problem is reported at once, with its place and a cure. The file is read with the place of
 //! each value, which a derived deserializer would lose: a wrong column is reported at its line.
 
+mod membership;
 mod problems;
 mod projections;
 mod section;
@@ -18,7 +19,7 @@ pub(crate) use section::File;
 use section::{Section, Setting, Sources};
 
 use crate::engine::redact::Secrets;
-use crate::kafka::{Connection, GroupProtocol, reserved};
+use crate::kafka::{Connection, GroupProtocol, refusal, reserved};
 use crate::projection::{Projection, is_topic};
 use crate::sql_projection::SqlProjection;
 use crate::store::{Database, Timeouts};
@@ -256,14 +257,21 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let projections = top.table("projections", sources);
     top.finish(&[], sources);
 
-    draft.kafka = read_kafka(kafka, sources);
+    let drain_max_place = apply.place_of_setting("drain_max", sources);
+    let apply = read_apply(apply, sources);
+    let drain = (apply.drain_max, drain_max_place);
+    draft.kafka = read_kafka(kafka, drain, sources);
     draft.postgres = read_postgres(postgres, sources);
-    draft.apply = Some(read_apply(apply, sources));
+    draft.apply = Some(apply);
     draft.relay = Some(read_relay(relay, sources));
     draft.projections = projections::read(projections, sources);
 }
 
-fn read_kafka(mut section: Section<'_>, sources: &mut Sources<'_>) -> Option<Kafka> {
+fn read_kafka(
+    mut section: Section<'_>,
+    drain: (Duration, Option<Place>),
+    sources: &mut Sources<'_>,
+) -> Option<Kafka> {
     let bootstrap_servers = section.required(
         "bootstrap_servers",
         "set it to `host:port` of a broker, or set TIDEGATE__KAFKA__BOOTSTRAP_SERVERS",
@@ -288,19 +296,21 @@ fn read_kafka(mut section: Section<'_>, sources: &mut Sources<'_>) -> Option<Kaf
         let cure = "write up to 249 letters, digits, `.`, `_` or `-`, other ones in each process";
         sources.problems.add(place.clone(), what, cure);
     }
-    let mut options = BTreeMap::new();
+    let group_protocol = group_protocol.unwrap_or_default();
+    let mut options = Vec::new();
     for (key, value, place) in section.strings("options", sources) {
-        match reserved(&key) {
-            Some(cure) => {
-                sources
-                    .problems
-                    .add(place, format!("`{key}` is managed by tidegate"), cure)
-            }
-            None => {
-                options.insert(key, value);
-            }
+        if let Some(cure) = reserved(&key) {
+            let what = format!("`{key}` is managed by tidegate");
+            sources.problems.add(place, what, cure);
+        } else if let Some(why) = refusal(&key, &value) {
+            let what = format!("librdkafka does not take `{key}`: {why}");
+            sources.problems.add(place, what, "");
+        } else {
+            options.push((key, value, place));
         }
     }
+    membership::check(&options, group_protocol, drain, sources.problems);
+    let options = options.into_iter().map(|(key, value, _)| (key, value));
     section.finish(
         &[
             "bootstrap_servers",
@@ -313,12 +323,12 @@ fn read_kafka(mut section: Section<'_>, sources: &mut Sources<'_>) -> Option<Kaf
     );
     let connection = Connection {
         bootstrap_servers: bootstrap_servers?.text,
-        options,
+        options: options.collect(),
     };
     Some(Kafka {
         connection,
         group_prefix: group_prefix.unwrap_or_else(|| "tidegate".to_owned()),
-        group_protocol: group_protocol.unwrap_or_default(),
+        group_protocol,
         group_instance_id: group_instance_id.map(|setting| setting.text),
     })
 }

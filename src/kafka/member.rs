@@ -35,7 +35,7 @@ const POLL: Duration = Duration::from_millis(20);
 pub(super) const MIRROR_EVERY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a writer may take to give up a batch that was not done in time.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait for the broker's answer when a member leaves, with all partitions given up already.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 

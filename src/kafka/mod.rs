@@ -20,9 +20,9 @@ mod tests;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
 pub(crate) use failure::MemberError;
-pub(crate) use member::{Fetched, Input, Inputs, Joined, Member, MemberSettings};
+pub(crate) use member::{ABORT_TIMEOUT, Fetched, Input, Inputs, Joined, Member, MemberSettings};
 pub(crate) use mock::MockBroker;
 pub(crate) use producer::{Enqueued, Producer, delivered};
 pub(crate) use queue::{Polled, Queue};
-pub(crate) use settings::{Connection, GroupProtocol, reserved};
+pub(crate) use settings::{Connection, GroupProtocol, refusal, reserved};
 pub(crate) use topics::{Topics, read_all};

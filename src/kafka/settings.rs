@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
 
 /// How members of a group agree on who gets which partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +111,18 @@ const RESERVED: [(&str, &str); 20] = [
 pub(crate) fn reserved(key: &str) -> Option<&'static str> {
     let found = RESERVED.iter().find(|(known, _)| *known == key);
     found.map(|(_, cure)| *cure)
+}
+
+/// Why librdkafka does not take a setting.
+pub(crate) fn refusal(key: &str, value: &str) -> Option<String> {
+    let refused = ClientConfig::new()
+        .set(key, value)
+        .create_native_config()
+        .err()?;
+    Some(match refused {
+        KafkaError::ClientConfig(_, why, ..) => why,
+        other => other.to_string(),
+    })
 }
 
 /// Beginnings of settings that only one kind of client knows; the other would warn about them.
