@@ -313,10 +313,19 @@ fn positions<'p>(
 ) -> KafkaResult<TopicPartitionList> {
     let mut list = TopicPartitionList::new();
     for (partition, progress) in partitions {
-        let offset = Offset::Offset(progress.next().get());
+        let offset = match is_lost() {
+            true => Offset::End,
+            false => Offset::Offset(progress.next().get()),
+        };
         list.add_partition_offset(partition.topic(), partition.partition(), offset)?;
     }
     Ok(list)
+}
+
+/// For tests: a fetch that gives nothing, although there are records.
+fn is_lost() -> bool {
+    fail::fail_point!("kafka-fetch-lost", |_| true);
+    false
 }
 
 /// Partitions for a log line.
@@ -433,6 +442,11 @@ impl Member {
             answer,
         });
         answered
+    }
+
+    /// What is fetched, and how far it was handed over.
+    pub(super) fn fetching(&self) -> BTreeMap<TopicPartition, Arc<Progress>> {
+        self.group.state().fetching.clone()
     }
 
     /// Copies a durable position to the group soon (I7).

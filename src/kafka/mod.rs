@@ -14,6 +14,7 @@ mod queue;
 mod settings;
 mod topic_id;
 mod topics;
+mod watchdog;
 
 #[cfg(test)]
 mod tests;
@@ -26,3 +27,4 @@ pub(crate) use producer::{Enqueued, Producer, delivered};
 pub(crate) use queue::{Polled, Queue};
 pub(crate) use settings::{Connection, GroupProtocol, refusal, reserved};
 pub(crate) use topics::{Topics, read_all};
+pub(crate) use watchdog::watch;

@@ -12,10 +12,14 @@ use super::member::Callbacks;
 use crate::types::{Header, NextOffset, Record, RecordBuilder};
 
 /// How far a partition's records were handed over. Shared without the queue, which keeps the client alive.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Progress {
     next: AtomicI64,
+    /// The log's end, if nothing was handed over for long although it is further.
+    stands_still_before: AtomicI64,
 }
+
+const MOVES: i64 = -1;
 
 impl Progress {
     /// Where to go on so that nothing is left out. A record that is being taken at this moment may come twice.
@@ -25,6 +29,11 @@ impl Progress {
 
     pub(super) fn begin(&self, from: NextOffset) {
         self.next.store(from.get(), Ordering::Release);
+        self.stands_still_before(MOVES);
+    }
+
+    pub(super) fn stands_still_before(&self, end: i64) {
+        self.stands_still_before.store(end, Ordering::Release);
     }
 }
 
@@ -38,6 +47,10 @@ pub(crate) struct Queue {
 pub(crate) enum Polled {
     Record(Record),
     Nothing,
+    /// Nothing, and that for long, although the log ends only here.
+    StandsStill {
+        end: i64,
+    },
     /// The offset asked for is not in the log.
     OutOfRange,
     /// The log cannot be read here. What the queue has behind this does not follow on what it had before.
@@ -50,7 +63,10 @@ impl Queue {
     pub(super) fn new(records: PartitionQueue<Callbacks>) -> Self {
         Self {
             records,
-            progress: Arc::default(),
+            progress: Arc::new(Progress {
+                next: AtomicI64::new(0),
+                stands_still_before: AtomicI64::new(MOVES),
+            }),
         }
     }
 
@@ -64,7 +80,7 @@ impl Queue {
         loop {
             let polled = self.records.poll(Duration::ZERO);
             let message = match polled {
-                None => return Polled::Nothing,
+                None => return self.nothing(),
                 Some(Ok(message)) => message,
                 Some(Err(error)) => return trouble(error),
             };
@@ -75,6 +91,13 @@ impl Queue {
             let after = NextOffset::after(message.offset());
             self.progress.begin(after);
             return Polled::Record(copy(&message, with_headers));
+        }
+    }
+
+    fn nothing(&self) -> Polled {
+        match self.progress.stands_still_before.load(Ordering::Acquire) {
+            MOVES => Polled::Nothing,
+            end => Polled::StandsStill { end },
         }
     }
 }

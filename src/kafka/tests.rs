@@ -235,6 +235,7 @@ fn poll(queue: &Queue) -> Option<i64> {
     match queue.poll(false) {
         Polled::Record(record) => Some(record.offset()),
         Polled::Nothing | Polled::Failed(_) => None,
+        Polled::StandsStill { end } => panic!("stands still before {end}"),
         Polled::OutOfRange => panic!("out of range"),
         Polled::Unreadable(error) => panic!("{error}"),
     }

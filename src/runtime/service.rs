@@ -20,7 +20,9 @@ use crate::config::Config;
 use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
-use crate::kafka::{Cluster, ClusterError, Inputs, Joined, Member, MemberError, MemberSettings};
+use crate::kafka::{
+    self, Cluster, ClusterError, Inputs, Joined, Member, MemberError, MemberSettings,
+};
 use crate::projection::Projection;
 use crate::relay::Relay;
 use crate::store::migration::{self, State};
@@ -196,6 +198,7 @@ impl Service {
                 failed((&mut ended).await)
             }
             ended = &mut ended => failed(ended).and(Err(Error::Left(projection.name.clone()))),
+            never = kafka::watch(member.clone(), self.cluster.clone()) => match never {},
             // Writers end after their member, never before.
             _ = writers.join_next() => {
                 member.stop();
