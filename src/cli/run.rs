@@ -69,9 +69,12 @@ fn code(error: &RunError) -> u8 {
             _,
             MemberError::InstanceIdTaken { .. } | MemberError::InstanceIdInUse { .. },
         ) => CODE_INSTANCE_ID,
-        RunError::Member(_, MemberError::OtherProtocol { .. } | MemberError::UnknownProtocol) => {
-            CODE_GROUP
-        }
+        RunError::Member(
+            _,
+            MemberError::OtherProtocol { .. }
+            | MemberError::OtherDatabase { .. }
+            | MemberError::UnknownProtocol,
+        ) => CODE_GROUP,
         error if error.is_temporary() => CODE_TRY_AGAIN,
         _ => CODE_NEEDS_A_PERSON,
     }

@@ -2,6 +2,7 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use super::neighbours::DatabaseTag;
 use super::settings::GroupProtocol;
 
 /// What ends a member for good. Its process ends with it; the message says what a person can do.
@@ -22,6 +23,14 @@ pub(crate) enum MemberError {
         "the members of consumer group `{group}` use another protocol than this process, which has `kafka.group_protocol` `{mine}`; set it to theirs, or stop them all before the first one starts with the new value. They go on"
     )]
     OtherProtocol { group: String, mine: GroupProtocol },
+    #[error(
+        "consumer group `{group}` has members whose positions are in database `{theirs}`; those of this process are in `{mine}`, so that each side would get a part of the partitions only. Give one of them another `kafka.group_prefix`; if those members have just been stopped, start again when their sessions have ended"
+    )]
+    OtherDatabase {
+        group: String,
+        mine: DatabaseTag,
+        theirs: DatabaseTag,
+    },
     #[error(
         "the brokers do not know `kafka.group_protocol` `consumer`; set it to `classic`, or use Kafka 4.0 or newer"
     )]

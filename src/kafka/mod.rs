@@ -7,8 +7,10 @@
 mod cluster;
 mod commit;
 mod failure;
+mod group_members;
 mod member;
 mod mock;
+mod neighbours;
 mod producer;
 mod queue;
 mod settings;
@@ -23,6 +25,7 @@ pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
 pub(crate) use failure::MemberError;
 pub(crate) use member::{ABORT_TIMEOUT, Fetched, Input, Inputs, Joined, Member, MemberSettings};
 pub(crate) use mock::MockBroker;
+pub(crate) use neighbours::{DatabaseTag, Neighbours, client_id};
 pub(crate) use producer::{Enqueued, Producer, delivered};
 pub(crate) use queue::{Polled, Queue};
 pub(crate) use settings::{Connection, GroupProtocol, refusal, reserved};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{LONG, Launch, Process, World, delete, wait_until};
+use crate::harness::{KafkaServer, LONG, Launch, Process, Servers, World, delete, wait_until};
 
 /// How soon a process that may not be a member has ended.
 const SOON: Duration = Duration::from_secs(10);
@@ -106,6 +106,81 @@ fn a_group_changes_its_protocol_while_it_works() {
     }
     feeder.finish();
     world.assert_exact();
+}
+
+// I10: where the brokers are told not to mix them, librdkafka tries for ever and says nothing.
+#[test]
+fn a_process_that_the_brokers_keep_out_of_a_classic_group_ends() {
+    let kafka = KafkaServer::start_with("group.consumer.migration.policy=disabled");
+    let world = World::journal_at(&Servers::shared().with_kafka(&kafka), 3);
+    world.stream().produce(200);
+    let first = world.start("first");
+    world.wait_until_done(LONG);
+    let mut second = world.launch("second").consumer_protocol().start();
+    let status = second.wait(SOON * 3);
+    assert_eq!(status.code(), Some(GROUP_CODE));
+    assert!(second.has_logged(&[&world.group("journal"), "use another protocol"]));
+    assert_goes_on(&world, first);
+}
+
+/// Two deployments with a database each in one group. The one that was there is not even disturbed.
+fn two_databases(start: impl Fn(Launch<'_>) -> Process) {
+    let world = World::journal(4);
+    world.stream().produce(200);
+    let first = start(world.launch("first"));
+    world.wait_until_done(LONG);
+    let other = world.sibling();
+    let mut second = start(in_the_group_of(&world, other.launch("second")));
+    let status = second.wait(SOON);
+    assert_eq!(status.code(), Some(GROUP_CODE));
+    let both = [&world, &other].map(|world| world.db.one("SELECT current_database()::text"));
+    let [mine, theirs]: [String; 2] = both;
+    assert!(second.has_logged(&[&world.group("journal"), &mine, &theirs, "group_prefix"]));
+    assert!(!first.has_logged(&["revoked"]));
+    assert_goes_on(&world, first);
+}
+
+fn in_the_group_of<'w>(world: &World, launch: Launch<'w>) -> Launch<'w> {
+    let group = world.group("journal");
+    let (prefix, _) = group.rsplit_once('.').unwrap();
+    launch.env("TIDEGATE__KAFKA__GROUP_PREFIX", prefix)
+}
+
+// I6: each database would be told of a part of the records, and none would miss any.
+#[test]
+fn a_deployment_with_another_database_is_kept_out_of_the_group() {
+    two_databases(|launch| launch.start());
+}
+
+#[test]
+fn a_deployment_with_another_database_is_kept_out_of_an_eager_group() {
+    two_databases(|launch| launch.eager_protocol().start());
+}
+
+#[test]
+fn a_deployment_with_another_database_is_kept_out_where_the_broker_decides() {
+    two_databases(|launch| launch.consumer_protocol().start());
+}
+
+// I6: neither has seen the other one before it joined.
+#[test]
+fn of_two_deployments_that_start_at_once_one_at_most_goes_on() {
+    let world = World::journal(4);
+    world.stream().produce(200);
+    let other = world.sibling();
+    let mut processes = [
+        world.launch("a"),
+        in_the_group_of(&world, other.launch("b")),
+    ]
+    .map(Launch::start);
+    wait_until(LONG, "one has ended", || {
+        processes.iter_mut().any(|process| !process.is_running())
+    });
+    for process in &mut processes {
+        if !process.is_running() {
+            assert_eq!(process.wait(SOON).code(), Some(GROUP_CODE));
+        }
+    }
 }
 
 // I10: no answer about a topic that is gone is waited for.
