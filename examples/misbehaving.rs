@@ -73,6 +73,7 @@ impl BatchHandler for Misbehaving {
                 Some("reject without a name") => {
                     return Err(HandlerError::terminal("one of them"));
                 }
+                Some("take its time") => run(ctx, "SELECT pg_sleep(15)").await?,
                 Some("a missing table") => run(ctx, "SELECT * FROM nowhere").await?,
                 Some("a missing row") => {
                     let none = sqlx::query("SELECT 1 WHERE false");

@@ -57,7 +57,8 @@ Settings come from the configuration file and from environment variables named
 TIDEGATE__<SECTION>__<KEY>, such as TIDEGATE__POSTGRES__URL, which win.
 
 Exit codes: 0 done, 64 wrong usage, 70 something needs a person, 75 try again later,
-78 wrong configuration.";
+76 the consumer group is used in another way, 77 another process has this one's
+group instance id, 78 wrong configuration.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -112,6 +113,10 @@ struct Failed {
 
 const CODE_NEEDS_A_PERSON: u8 = 70;
 const CODE_TRY_AGAIN: u8 = 75;
+/// Its members agree in another way, so this process cannot be one of them.
+const CODE_GROUP: u8 = 76;
+/// Whoever starts such a process again by itself makes two of them take turns.
+const CODE_INSTANCE_ID: u8 = 77;
 const CODE_CONFIGURATION: u8 = 78;
 
 type Done = Result<(), Failed>;

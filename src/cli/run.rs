@@ -7,9 +7,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use tracing_subscriber::EnvFilter;
 
-use super::{CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, projections};
+use super::{
+    CODE_GROUP, CODE_INSTANCE_ID, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done,
+    Failed, projections,
+};
+use crate::kafka::MemberError;
 use crate::projection::Registry;
-use crate::runtime;
+use crate::runtime::{self, RunError};
 
 /// librdkafka speaks for itself; what rdkafka logs of the same events is left out.
 const DEFAULT_LOG: &str = "info,rdkafka=off";
@@ -55,13 +59,25 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     stop_on_signals(stop.clone()).map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
     runtime::run(config, projections, stop)
         .await
-        .map_err(|error| {
-            let code = match error.is_temporary() {
-                true => CODE_TRY_AGAIN,
-                false => CODE_NEEDS_A_PERSON,
-            };
-            Failed::new(code, error)
-        })
+        .map_err(|error| Failed::new(code(&error), error))
+}
+
+/// What tells a supervisor whether to start the process again.
+fn code(error: &RunError) -> u8 {
+    match error {
+        RunError::Member(
+            _,
+            MemberError::InstanceIdTaken { .. } | MemberError::InstanceIdInUse { .. },
+        ) => CODE_INSTANCE_ID,
+        RunError::Member(
+            _,
+            MemberError::OtherProtocol { .. }
+            | MemberError::OtherDatabase { .. }
+            | MemberError::UnknownProtocol,
+        ) => CODE_GROUP,
+        error if error.is_temporary() => CODE_TRY_AGAIN,
+        _ => CODE_NEEDS_A_PERSON,
+    }
 }
 
 fn log(arguments: &Arguments) -> Done {

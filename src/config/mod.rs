@@ -3,6 +3,7 @@
 //! Every problem is reported at once, with its place and a cure. The file is read with the place of
 //! each value, which a derived deserializer would lose: a wrong column is reported at its line.
 
+mod membership;
 mod problems;
 mod projections;
 mod section;
@@ -18,8 +19,8 @@ pub(crate) use section::File;
 use section::{Section, Setting, Sources};
 
 use crate::engine::redact::Secrets;
-use crate::kafka::{Connection, GroupProtocol, reserved};
-use crate::projection::Projection;
+use crate::kafka::{Connection, GroupProtocol, refusal, reserved};
+use crate::projection::{Projection, is_topic};
 use crate::sql_projection::SqlProjection;
 use crate::store::{Database, Timeouts};
 
@@ -32,6 +33,7 @@ pub(crate) struct Config {
     pub(crate) kafka: Connection,
     pub(crate) group_prefix: String,
     pub(crate) group_protocol: GroupProtocol,
+    pub(crate) group_instance_id: Option<String>,
     pub(crate) postgres_url: String,
     pub(crate) timeouts: Timeouts,
     pub(crate) apply: Apply,
@@ -78,6 +80,15 @@ pub(crate) struct Relay {
     pub(crate) lease: Duration,
 }
 
+/// How to reach Kafka, and how to be a member of groups.
+#[derive(Debug)]
+struct Kafka {
+    connection: Connection,
+    group_prefix: String,
+    group_protocol: GroupProtocol,
+    group_instance_id: Option<String>,
+}
+
 /// A projection from the file, with the places of its statements.
 #[derive(Debug)]
 pub(crate) struct Configured {
@@ -110,7 +121,7 @@ pub(crate) struct Draft {
     pub(crate) problems: Problems,
     /// The configuration file's text.
     pub(crate) text: String,
-    kafka: Option<(Connection, String, GroupProtocol)>,
+    kafka: Option<Kafka>,
     pub(crate) postgres: Option<(String, Timeouts)>,
     apply: Option<Apply>,
     relay: Option<Relay>,
@@ -124,12 +135,12 @@ impl Draft {
     pub(crate) fn into_config(self) -> Result<Config, Error> {
         match (self.kafka, self.postgres, self.apply, self.relay) {
             (Some(kafka), Some(postgres), Some(apply), Some(relay)) if self.problems.is_empty() => {
-                let (kafka, group_prefix, group_protocol) = kafka;
                 let (postgres_url, timeouts) = postgres;
                 Ok(Config {
-                    kafka,
-                    group_prefix,
-                    group_protocol,
+                    kafka: kafka.connection,
+                    group_prefix: kafka.group_prefix,
+                    group_protocol: kafka.group_protocol,
+                    group_instance_id: kafka.group_instance_id,
                     postgres_url,
                     timeouts,
                     apply,
@@ -246,17 +257,21 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let projections = top.table("projections", sources);
     top.finish(&[], sources);
 
-    draft.kafka = read_kafka(kafka, sources);
+    let drain_max_place = apply.place_of_setting("drain_max", sources);
+    let apply = read_apply(apply, sources);
+    let drain = (apply.drain_max, drain_max_place);
+    draft.kafka = read_kafka(kafka, drain, sources);
     draft.postgres = read_postgres(postgres, sources);
-    draft.apply = Some(read_apply(apply, sources));
+    draft.apply = Some(apply);
     draft.relay = Some(read_relay(relay, sources));
     draft.projections = projections::read(projections, sources);
 }
 
 fn read_kafka(
     mut section: Section<'_>,
+    drain: (Duration, Option<Place>),
     sources: &mut Sources<'_>,
-) -> Option<(Connection, String, GroupProtocol)> {
+) -> Option<Kafka> {
     let bootstrap_servers = section.required(
         "bootstrap_servers",
         "set it to `host:port` of a broker, or set TIDEGATE__KAFKA__BOOTSTRAP_SERVERS",
@@ -267,38 +282,55 @@ fn read_kafka(
         "group_protocol",
         &[
             ("classic", GroupProtocol::Classic),
+            ("eager", GroupProtocol::Eager),
             ("consumer", GroupProtocol::Consumer),
         ],
         sources,
     );
-    let mut options = BTreeMap::new();
+    let group_instance_id = section.located("group_instance_id", sources);
+    if let Some(Setting { text, place }) = &group_instance_id
+        // Kafka allows what it allows in topics.
+        && !is_topic(text)
+    {
+        let what = format!("`kafka.group_instance_id` cannot be `{text}`");
+        let cure = "write up to 249 letters, digits, `.`, `_` or `-`, other ones in each process";
+        sources.problems.add(place.clone(), what, cure);
+    }
+    let group_protocol = group_protocol.unwrap_or_default();
+    let mut options = Vec::new();
     for (key, value, place) in section.strings("options", sources) {
-        match reserved(&key) {
-            Some(cure) => {
-                sources
-                    .problems
-                    .add(place, format!("`{key}` is managed by tidegate"), cure)
-            }
-            None => {
-                options.insert(key, value);
-            }
+        if let Some(cure) = reserved(&key) {
+            let what = format!("`{key}` is managed by tidegate");
+            sources.problems.add(place, what, cure);
+        } else if let Some(why) = refusal(&key, &value) {
+            let what = format!("librdkafka does not take `{key}`: {why}");
+            sources.problems.add(place, what, "");
+        } else {
+            options.push((key, value, place));
         }
     }
+    membership::check(&options, group_protocol, drain, sources.problems);
+    let options = options.into_iter().map(|(key, value, _)| (key, value));
     section.finish(
         &[
             "bootstrap_servers",
             "group_prefix",
             "group_protocol",
+            "group_instance_id",
             "options",
         ],
         sources,
     );
     let connection = Connection {
         bootstrap_servers: bootstrap_servers?.text,
-        options,
+        options: options.collect(),
     };
-    let group_prefix = group_prefix.unwrap_or_else(|| "tidegate".to_owned());
-    Some((connection, group_prefix, group_protocol.unwrap_or_default()))
+    Some(Kafka {
+        connection,
+        group_prefix: group_prefix.unwrap_or_else(|| "tidegate".to_owned()),
+        group_protocol,
+        group_instance_id: group_instance_id.map(|setting| setting.text),
+    })
 }
 
 fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> Option<(String, Timeouts)> {

@@ -123,6 +123,15 @@ impl<'t> Section<'t> {
         }
     }
 
+    /// Where a setting is set, if it is. To be asked before it is read.
+    pub(super) fn place_of_setting(&self, key: &str, sources: &Sources<'_>) -> Option<Place> {
+        let path = self.path(key);
+        match self.in_environment && sources.variables.contains_key(&path) {
+            true => Some(variable_place(&path)),
+            false => self.value(key).map(|_| self.place_of(key, sources)),
+        }
+    }
+
     /// Whether a key looks like a slip for this one. It is reported as unknown, which is enough.
     pub(super) fn misspells(&self, wanted: &str) -> bool {
         let mut keys = self.table.into_iter().flat_map(|table| table.keys());
@@ -161,11 +170,7 @@ impl<'t> Section<'t> {
         let path = self.path(key);
         let variable = self.in_environment.then(|| sources.variables.remove(&path));
         if let Some(text) = variable.flatten() {
-            let variable = format!(
-                "{ENVIRONMENT_PREFIX}{}",
-                path.to_uppercase().replace('.', "__")
-            );
-            let place = Place::Name(format!("environment variable {variable}"));
+            let place = variable_place(&path);
             return Some(Setting { text, place });
         }
         let value = self.value(key)?;
@@ -403,6 +408,13 @@ impl<'t> Section<'t> {
                 .add(sources.file.place(key.span().start), what, cure);
         }
     }
+}
+
+fn variable_place(path: &str) -> Place {
+    let variable = path.to_uppercase().replace('.', "__");
+    Place::Name(format!(
+        "environment variable {ENVIRONMENT_PREFIX}{variable}"
+    ))
 }
 
 /// A value's kind, as a person says it.

@@ -76,7 +76,8 @@ fn a_good_file_is_read() {
 bootstrap_servers = "a:1,b:2"
 group_prefix = "shop"
 group_protocol = "consumer"
-options = { "security.protocol" = "SSL", "linger.ms" = 5 }
+group_instance_id = "shop-0"
+options = { "socket.nagle.disable" = "true", "linger.ms" = 5 }
 [postgres]
 url = "postgres://localhost/shop"
 statement_timeout = "1m"
@@ -111,13 +112,14 @@ sql = "SELECT _ref, memo AS payload FROM events"
     let config = good(text, &[]);
     assert_eq!(config.kafka.bootstrap_servers, "a:1,b:2");
     let options: Vec<_> = config.kafka.options.iter().collect();
-    let expected = [("linger.ms", "5"), ("security.protocol", "SSL")];
+    let expected = [("linger.ms", "5"), ("socket.nagle.disable", "true")];
     assert_eq!(options.len(), expected.len());
     for ((key, value), expected) in options.into_iter().zip(expected) {
         assert_eq!((&**key, &**value), expected);
     }
     assert_eq!(config.group_prefix, "shop");
     assert_eq!(config.group_protocol, GroupProtocol::Consumer);
+    assert_eq!(config.group_instance_id.as_deref(), Some("shop-0"));
     assert_eq!(config.timeouts.statement, Duration::from_secs(60));
     assert_eq!(config.timeouts.lock, Duration::from_millis(250));
     assert_eq!(config.timeouts.idle_in_transaction, Duration::from_secs(10));
@@ -162,6 +164,7 @@ fn what_is_not_set_has_a_default() {
     let config = good(GOOD, &[]);
     assert_eq!(config.group_prefix, "tidegate");
     assert_eq!(config.group_protocol, GroupProtocol::Classic);
+    assert_eq!(config.group_instance_id, None);
     assert_eq!(config.timeouts.statement, Duration::from_secs(30));
     assert_eq!(config.apply.batch_records_max, 10_000);
     assert!(config.relay.enabled);
@@ -333,6 +336,89 @@ fn options_that_carry_a_promise_are_refused() {
         "options = 5",
         &["2:11 `kafka.options` is an integer, not a table"],
     );
+}
+
+#[test]
+fn an_option_is_one_that_librdkafka_takes() {
+    check_line(
+        "kafka",
+        "options = { \"sesion.timeout.ms\" = 6000, \"session.timeout.ms\" = \"x\" }",
+        &[
+            "2:13 librdkafka does not take `sesion.timeout.ms`: No such configuration property: \"sesion.timeout.ms\"",
+            "2:41 librdkafka does not take `session.timeout.ms`: Invalid value for configuration property \"session.timeout.ms\"",
+        ],
+    );
+}
+
+// While a partition is drained nothing else is said to the group.
+#[test]
+fn a_revoke_ends_before_the_membership_does() {
+    let drain = |drain: &str, options: &str, expected: &[&str]| {
+        let text = GOOD.replace("[kafka]", &format!("[kafka]\noptions = {{ {options} }}"));
+        check(&format!("{text}[apply]\n{drain}"), expected);
+    };
+    let short = "\"session.timeout.ms\" = 6000, \"max.poll.interval.ms\" = 6000";
+    drain("", "", &[]);
+    drain("drain_max = \"4m\"", "", &[]);
+    let what = "8:13 `apply.drain_max` is 300s: a revoke could last 303s, and the group waits no longer than `max.poll.interval.ms`, 300s";
+    drain("drain_max = \"5m\"", "", &[what]);
+    drain("drain_max = \"2900ms\"", short, &[]);
+    let what = "8:13 `apply.drain_max` is 3s: a revoke could last 6s, and the group waits no longer than `max.poll.interval.ms`, 6s";
+    drain("drain_max = \"3s\"", short, &[what]);
+    // The default is too long then.
+    let what = "2:42 `apply.drain_max` is 10s: a revoke could last 13s, and the group waits no longer than `max.poll.interval.ms`, 6s";
+    drain("", short, &[what]);
+    let variable = [("TIDEGATE__APPLY__DRAIN_MAX", "10m")];
+    let shown = read_text(GOOD, &variable).problems.to_string();
+    assert!(shown.contains("environment variable TIDEGATE__APPLY__DRAIN_MAX"));
+    assert!(shown.contains("help: write less than 297s, or raise `max.poll.interval.ms`"));
+}
+
+#[test]
+fn a_session_is_no_longer_than_a_member_may_be_silent() {
+    let lengths = |options: &str, expected: &[&str]| {
+        let drain = "TIDEGATE__APPLY__DRAIN_MAX";
+        let text = GOOD.replace("[kafka]", &format!("[kafka]\noptions = {{ {options} }}"));
+        assert_eq!(
+            shown(&read_text(&text, &[(drain, "1s")]).problems),
+            expected
+        );
+    };
+    lengths("\"session.timeout.ms\" = 45000", &[]);
+    let what = "2:13 `max.poll.interval.ms`, 20s, is less than `session.timeout.ms`, 45s";
+    lengths("\"max.poll.interval.ms\" = 20000", &[what]);
+    let what = "2:13 `max.poll.interval.ms`, 300s, is less than `session.timeout.ms`, 301s";
+    lengths("\"session.timeout.ms\" = 301000", &[what]);
+}
+
+#[test]
+fn where_the_brokers_decide_they_say_how_long_a_session_is() {
+    check_line(
+        "kafka",
+        "group_protocol = \"consumer\"\noptions = { \"session.timeout.ms\" = 6000 }",
+        &["3:13 `session.timeout.ms` cannot be set with `group_protocol` `consumer`"],
+    );
+}
+
+#[test]
+fn an_instance_id_is_one_that_kafka_takes() {
+    check_line("kafka", "group_instance_id = \"a.b_c-D9\"", &[]);
+    check_line(
+        "kafka",
+        "group_instance_id = \"a b\"",
+        &["2:21 `kafka.group_instance_id` cannot be `a b`"],
+    );
+    check_line(
+        "kafka",
+        "group_instance_id = \"\"",
+        &["2:21 `kafka.group_instance_id` cannot be ``"],
+    );
+    let text = GOOD.replace(
+        "[kafka]",
+        "[kafka]\noptions = { \"group.instance.id\" = \"a\" }",
+    );
+    let text = read_text(&text, &[]).problems.to_string();
+    assert!(text.contains("set `kafka.group_instance_id`"), "{text}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rdkafka::error::KafkaError;
 use uuid::Uuid;
 
 use super::settings::Connection;
-use super::topic_id;
+use super::{group_members, topic_id};
 use crate::types::TopicPartition;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -90,6 +90,16 @@ impl Cluster {
         tokio::task::spawn_blocking(move || {
             serve(&consumer);
             Ok(topic_id::ask(&consumer, &topic, ANSWER_TIMEOUT)?)
+        })
+        .await?
+    }
+
+    /// Who is in a consumer group.
+    pub(super) async fn members(&self, group: &str) -> Result<group_members::Description, Error> {
+        let (consumer, group) = (Arc::clone(&self.consumer), group.to_owned());
+        tokio::task::spawn_blocking(move || {
+            serve(&consumer);
+            Ok(group_members::ask(&consumer, &group, ANSWER_TIMEOUT)?)
         })
         .await?
     }

@@ -14,27 +14,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::{ClientContext, DefaultClientContext};
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::base_consumer::PartitionQueue;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::message::Message;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
+use super::commit::commit;
+use super::failure::MemberError;
+use super::queue::{Progress, Queue};
 use super::settings::{Connection, GroupProtocol};
 use crate::failpoint;
 use crate::telemetry;
-use crate::types::{Header, NextOffset, Record, RecordBuilder, TopicPartition};
+use crate::types::{NextOffset, TopicPartition};
 
 const POLL: Duration = Duration::from_millis(20);
-const MIRROR_EVERY: Duration = Duration::from_secs(1);
+pub(super) const MIRROR_EVERY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a writer may take to give up a batch that was not done in time.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait for the broker's answer when a member leaves, with all partitions given up already.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -71,6 +72,8 @@ struct WriterSide {
 pub(crate) struct MemberSettings<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) protocol: GroupProtocol,
+    /// Makes the member static: it keeps its partitions while it is away for less than its session.
+    pub(crate) instance_id: Option<String>,
     pub(crate) group: String,
     pub(crate) client_id: String,
     pub(crate) topics: Vec<String>,
@@ -103,69 +106,8 @@ pub(crate) enum Fetched {
     Failed(KafkaError),
 }
 
-/// The records of one partition. One handle for the client's life: dropping it would silence the partition.
-pub(crate) struct Queue(PartitionQueue<Callbacks>);
-
-/// What a queue has at the moment.
-pub(crate) enum Polled {
-    Record(Record),
-    Nothing,
-    /// The offset asked for is not in the log.
-    OutOfRange,
-    /// The log cannot be read here. What the queue has behind this does not follow on what it had before.
-    Unreadable(KafkaError),
-    /// librdkafka could not fetch, and tries again by itself.
-    Failed(KafkaError),
-}
-
-impl Queue {
-    /// Takes the next record, without waiting; without its headers if nobody reads them, since
-    /// librdkafka parses them only when asked.
-    pub(crate) fn poll(&self, with_headers: bool) -> Polled {
-        match self.0.poll(Duration::ZERO) {
-            None => Polled::Nothing,
-            Some(Ok(message)) => Polled::Record(copy(&message, with_headers)),
-            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
-                Polled::OutOfRange
-            }
-            // After a bad checksum librdkafka goes on somewhere behind it, and says so only here.
-            Some(Err(
-                error @ KafkaError::MessageConsumption(
-                    RDKafkaErrorCode::BadMessage
-                    | RDKafkaErrorCode::InvalidMessage
-                    | RDKafkaErrorCode::BadCompression
-                    | RDKafkaErrorCode::NotImplemented
-                    | RDKafkaErrorCode::InvalidRecord
-                    | RDKafkaErrorCode::Underflow,
-                ),
-            )) => Polled::Unreadable(error),
-            Some(Err(error)) => Polled::Failed(error),
-        }
-    }
-}
-
-/// Copies a record out of librdkafka, whose memory must not be held.
-pub(super) fn copy(message: &BorrowedMessage<'_>, with_headers: bool) -> Record {
-    let headers = with_headers.then(|| message.headers()).flatten();
-    let headers = headers.map(|headers| {
-        let header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
-            name: h.key.to_owned(),
-            value: h.value.map(<[u8]>::to_vec),
-        };
-        headers.iter().map(header).collect()
-    });
-    RecordBuilder {
-        offset: message.offset(),
-        timestamp_ms: message.timestamp().to_millis(),
-        key: message.key(),
-        value: message.payload(),
-        headers: headers.unwrap_or_default(),
-    }
-    .build()
-}
-
 /// The callback context.
-struct Callbacks(Arc<Group>);
+pub(super) struct Callbacks(Arc<Group>);
 
 /// What callbacks, poll thread and writers share. Not the consumer: it must be dropped on its thread.
 struct Group {
@@ -175,12 +117,35 @@ struct Group {
     state: Mutex<State>,
 }
 
+/// librdkafka begins no fetch while a commit is under way, and keeps one as long as a session if the group's
+/// coordinator is away. So there is one at a time, and after it a pause as long as its answer took.
+#[derive(Default)]
+struct Mirroring {
+    sent: Option<Instant>,
+    not_before: Option<Instant>,
+}
+
+impl Mirroring {
+    fn may_begin(&self) -> bool {
+        self.sent.is_none() && self.not_before.is_none_or(|time| Instant::now() >= time)
+    }
+
+    fn answered(&mut self) {
+        let took = self
+            .sent
+            .take()
+            .map_or(Duration::ZERO, |sent| sent.elapsed());
+        self.not_before = Some(Instant::now() + took.max(MIRROR_EVERY));
+    }
+}
+
 #[derive(Default)]
 struct State {
     assigned: HashSet<TopicPartition>,
-    fetching: HashSet<TopicPartition>,
+    fetching: BTreeMap<TopicPartition, Arc<Progress>>,
     /// Durable positions not yet copied to the group.
     mirror: BTreeMap<TopicPartition, NextOffset>,
+    mirroring: Mirroring,
 }
 
 impl Group {
@@ -206,7 +171,12 @@ impl Group {
     fn assigned(&self, consumer: &BaseConsumer<Callbacks>, partitions: &[TopicPartition]) {
         info!(group = self.name, partitions = %list(partitions), "assigned");
         // Fetches nothing yet. The call itself is needed: the group waits for it.
-        if let Err(error) = consumer.incremental_assign(&TopicPartitionList::new()) {
+        let nothing = TopicPartitionList::new();
+        let answered = match is_eager(consumer) {
+            true => consumer.assign(&nothing),
+            false => consumer.incremental_assign(&nothing),
+        };
+        if let Err(error) = answered {
             error!(group = self.name, %error, "the assignment could not be answered");
         }
         self.state().assigned.extend(partitions.iter().cloned());
@@ -245,13 +215,17 @@ impl Group {
             let mut state = self.state();
             for partition in partitions {
                 state.assigned.remove(partition);
-                if state.fetching.remove(partition) {
+                if state.fetching.remove(partition).is_some() {
                     stop.add_partition(partition.topic(), partition.partition());
                 }
             }
         }
         failpoint::reach(failpoint::REVOKE_BEFORE_ANSWER);
-        if let Err(error) = consumer.incremental_unassign(&stop) {
+        let answered = match is_eager(consumer) {
+            true => consumer.unassign(),
+            false => consumer.incremental_unassign(&stop),
+        };
+        if let Err(error) = answered {
             error!(group = self.name, %error, "the revocation could not be answered");
         }
         info!(group = self.name, partitions = %list(partitions), "revoked");
@@ -280,7 +254,9 @@ impl Group {
             }
         }
         failpoint::reach(failpoint::MIRROR_BEFORE_COMMIT);
-        if let Err(error) = consumer.commit(&offsets, CommitMode::Async) {
+        self.state().mirroring.sent = Some(Instant::now());
+        if let Err(error) = commit(consumer, &offsets) {
+            self.state().mirroring.answered();
             telemetry::not_mirrored(&self.name);
             debug!(group = self.name, %error, "positions not mirrored");
         }
@@ -288,16 +264,16 @@ impl Group {
     }
 }
 
-impl ClientContext for Callbacks {
-    /// As by default, but a refused commit is no news: the mirror is only for lag tools.
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        if facility == "COMMITFAIL" {
-            debug!(group = self.0.name, message, "positions not mirrored");
-        } else {
-            DefaultClientContext.log(level, facility, message);
-        }
-    }
+/// Whether every change is one of the whole list of partitions. Asked of librdkafka, which goes by what the
+/// group has agreed on.
+fn is_eager(consumer: &BaseConsumer<Callbacks>) -> bool {
+    !matches!(
+        consumer.rebalance_protocol(),
+        RebalanceProtocol::Cooperative
+    )
+}
 
+impl ClientContext for Callbacks {
     fn error(&self, error: KafkaError, reason: &str) {
         debug!(group = self.0.name, %error, reason, "kafka");
     }
@@ -323,11 +299,33 @@ impl ConsumerContext for Callbacks {
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
+        self.0.state().mirroring.answered();
         if let Err(error) = result {
             telemetry::not_mirrored(&self.0.name);
             debug!(group = self.0.name, %error, "positions not mirrored");
         }
     }
+}
+
+/// Partitions with the offsets where to go on with them.
+fn positions<'p>(
+    partitions: impl Iterator<Item = (&'p TopicPartition, &'p Arc<Progress>)>,
+) -> KafkaResult<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    for (partition, progress) in partitions {
+        let offset = match is_lost() {
+            true => Offset::End,
+            false => Offset::Offset(progress.next().get()),
+        };
+        list.add_partition_offset(partition.topic(), partition.partition(), offset)?;
+    }
+    Ok(list)
+}
+
+/// For tests: a fetch that gives nothing, although there are records.
+fn is_lost() -> bool {
+    fail::fail_point!("kafka-fetch-lost", |_| true);
+    false
 }
 
 /// Partitions for a log line.
@@ -341,8 +339,8 @@ pub(crate) struct Joined {
     pub(crate) member: Member,
     /// One for each writer.
     pub(crate) inputs: Vec<Inputs>,
-    /// Resolves when the member has left the group, or librdkafka has failed for good.
-    pub(crate) ended: oneshot::Receiver<Result<(), KafkaError>>,
+    /// Resolves when the member has left the group, or cannot go on.
+    pub(crate) ended: oneshot::Receiver<Result<(), MemberError>>,
 }
 
 /// A running member. Cheap to clone; stops when told to.
@@ -353,7 +351,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Joins the group. The member ends when `stop` is called or librdkafka fails for good.
+    /// Joins the group. The member ends when `stop` is called, or when it cannot go on.
     pub(crate) fn join(settings: MemberSettings<'_>) -> KafkaResult<Joined> {
         let mut inputs = Vec::new();
         let mut writers = Vec::new();
@@ -371,10 +369,12 @@ impl Member {
                 abort,
             });
         }
-        let config =
-            settings
-                .connection
-                .consumer(&settings.client_id, &settings.group, settings.protocol);
+        let config = settings.connection.consumer(
+            &settings.client_id,
+            &settings.group,
+            settings.protocol,
+            settings.instance_id.as_deref(),
+        );
         let group = Arc::new(Group {
             name: settings.group.clone(),
             writers,
@@ -391,6 +391,8 @@ impl Member {
             group: Arc::clone(&group),
             consumer: Arc::new(consumer),
             queues: HashMap::new(),
+            protocol: settings.protocol,
+            instance_id: settings.instance_id,
             trouble: String::new(),
         };
         let spawned = thread::Builder::new()
@@ -442,6 +444,11 @@ impl Member {
         answered
     }
 
+    /// What is fetched, and how far it was handed over.
+    pub(super) fn fetching(&self) -> BTreeMap<TopicPartition, Arc<Progress>> {
+        self.group.state().fetching.clone()
+    }
+
     /// Copies a durable position to the group soon (I7).
     pub(crate) fn mirror(&self, partition: &TopicPartition, next: NextOffset) {
         self.group.state().mirror.insert(partition.clone(), next);
@@ -474,18 +481,22 @@ fn leave(thread: PollThread) {
     }
 }
 
+/// What writers want: records of a partition from an offset on, or none any more. The newest wish counts.
+type Changes = BTreeMap<TopicPartition, Option<(NextOffset, oneshot::Sender<Fetched>)>>;
+
 struct PollThread {
     group: Arc<Group>,
     consumer: Arc<BaseConsumer<Callbacks>>,
     queues: HashMap<TopicPartition, Arc<Queue>>,
+    protocol: GroupProtocol,
+    instance_id: Option<String>,
     /// The last trouble of the whole client, so that it is not said again and again.
     trouble: String,
 }
 
 impl PollThread {
-    fn run(&mut self, requests: &mpsc::Receiver<Command>) -> Result<(), KafkaError> {
+    fn run(&mut self, requests: &mpsc::Receiver<Command>) -> Result<(), MemberError> {
         let group = Arc::clone(&self.group);
-        let mut mirrored = Instant::now();
         let mut stop_by: Option<Instant> = None;
         loop {
             match self.consumer.poll(POLL) {
@@ -500,11 +511,26 @@ impl PollThread {
                         offset = message.offset(),
                         "a record arrived outside its partition's queue"
                     );
-                    return Err(KafkaError::MessageConsumptionFatal(
+                    return Err(MemberError::Client(KafkaError::MessageConsumptionFatal(
                         RDKafkaErrorCode::Inconsistent,
-                    ));
+                    )));
                 }
-                Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(error),
+                // A member that is about to leave may be told so by its successor.
+                Some(Err(KafkaError::MessageConsumptionFatal(_))) if stop_by.is_some() => {
+                    return Ok(());
+                }
+                Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
+                    let id = self.instance_id.as_deref();
+                    return Err(MemberError::fatal(code, &group.name, id));
+                }
+                Some(Err(KafkaError::MessageConsumption(
+                    RDKafkaErrorCode::InconsistentGroupProtocol,
+                ))) if stop_by.is_none() => {
+                    return Err(MemberError::OtherProtocol {
+                        group: group.name.clone(),
+                        mine: self.protocol,
+                    });
+                }
                 Some(Err(error)) => {
                     let trouble = error.to_string();
                     if trouble != self.trouble {
@@ -516,6 +542,7 @@ impl PollThread {
                     }
                 }
             }
+            let mut changes = Changes::new();
             for command in requests.try_iter() {
                 match command {
                     Command::Fetch {
@@ -523,9 +550,7 @@ impl PollThread {
                         from,
                         answer,
                     } => {
-                        let fetched = self.fetch(&partition, from);
-                        let _ = answer.send(fetched);
-                        group.writers[group.writer(&partition)].wake.notify_one();
+                        changes.insert(partition, Some((from, answer)));
                     }
                     Command::Passed { partition, answer } => {
                         if let Some(passed) = self.passed(&partition) {
@@ -534,9 +559,7 @@ impl PollThread {
                         }
                     }
                     Command::Unfetch(partition) => {
-                        if let Err(error) = self.unfetch(&partition) {
-                            warn!(%partition, %error, "could not stop fetching");
-                        }
+                        changes.insert(partition, None);
                     }
                     Command::Stop if stop_by.is_none() => {
                         stop_by = Some(Instant::now() + STOP_TIMEOUT.max(group.drain_max * 2));
@@ -545,8 +568,8 @@ impl PollThread {
                     Command::Stop => {}
                 }
             }
-            if mirrored.elapsed() >= MIRROR_EVERY {
-                mirrored = Instant::now();
+            self.change_fetching(changes)?;
+            if group.state().mirroring.may_begin() {
                 group.mirror(&self.consumer);
             }
             if let Some(stop_by) = stop_by {
@@ -560,32 +583,68 @@ impl PollThread {
         }
     }
 
-    fn fetch(&mut self, partition: &TopicPartition, from: NextOffset) -> Fetched {
+    /// Begins and ends fetching, all that was asked for at once. librdkafka drops what it holds of a
+    /// partition that is unassigned, and begins at exactly the offset with which it is assigned.
+    fn change_fetching(&mut self, changes: Changes) -> Result<(), MemberError> {
         let group = Arc::clone(&self.group);
-        if !group.state().assigned.contains(partition) {
-            return Fetched::NotAssigned;
+        let mut stop = TopicPartitionList::new();
+        let mut begin = Vec::new();
+        for (partition, change) in changes {
+            if group.state().fetching.remove(&partition).is_some() {
+                stop.add_partition(partition.topic(), partition.partition());
+            }
+            let Some((from, answer)) = change else {
+                continue;
+            };
+            if !group.state().assigned.contains(&partition) {
+                self.answer(&partition, answer, Fetched::NotAssigned);
+                continue;
+            }
+            match self.queue(&partition) {
+                Ok(queue) => {
+                    queue.progress().begin(from);
+                    begin.push((partition, queue, answer));
+                }
+                Err(error) => self.answer(&partition, answer, Fetched::Failed(error)),
+            }
         }
-        match self.begin_fetching(partition, from) {
-            Ok(queue) => Fetched::Yes(queue),
-            Err(error) => Fetched::Failed(error),
+        if stop.count() == 0 && begin.is_empty() {
+            return Ok(());
         }
+        let new = begin.iter().map(|(p, queue, _)| (p, queue.progress()));
+        let done = if is_eager(&self.consumer) {
+            // All of the list begins anew, each partition where its queue is.
+            let fetching = group.state().fetching.clone();
+            let all = positions(fetching.iter().chain(new));
+            let assigned = all.and_then(|all| self.consumer.assign(&all));
+            // Otherwise nothing would be fetched any more, and nobody would know.
+            Ok(assigned.map_err(MemberError::Client)?)
+        } else {
+            let stopped = match stop.count() {
+                0 => Ok(()),
+                _ => self.consumer.incremental_unassign(&stop),
+            };
+            let new = stopped.and_then(|()| positions(new));
+            new.and_then(|new| self.consumer.incremental_assign(&new))
+        };
+        for (partition, queue, answer) in begin {
+            let fetched = match &done {
+                Ok(()) => {
+                    let progress = Arc::clone(queue.progress());
+                    group.state().fetching.insert(partition.clone(), progress);
+                    Fetched::Yes(queue)
+                }
+                Err(error) => Fetched::Failed(error.clone()),
+            };
+            self.answer(&partition, answer, fetched);
+        }
+        Ok(())
     }
 
-    /// Unassign and assign: librdkafka drops what it holds and begins at exactly `from`.
-    fn begin_fetching(
-        &mut self,
-        partition: &TopicPartition,
-        from: NextOffset,
-    ) -> KafkaResult<Arc<Queue>> {
-        self.unfetch(partition)?;
-        let queue = self.queue(partition)?;
-        let mut begin = TopicPartitionList::new();
-        let offset = Offset::Offset(from.get());
-        begin.add_partition_offset(partition.topic(), partition.partition(), offset)?;
-        self.consumer.incremental_assign(&begin)?;
-        let group = Arc::clone(&self.group);
-        group.state().fetching.insert(partition.clone());
-        Ok(queue)
+    fn answer(&self, partition: &TopicPartition, to: oneshot::Sender<Fetched>, fetched: Fetched) {
+        let _ = to.send(fetched);
+        let writer = &self.group.writers[self.group.writer(partition)];
+        writer.wake.notify_one();
     }
 
     /// librdkafka's own count of what was taken, markers of transactions included. It is undone when a
@@ -597,15 +656,6 @@ impl PollThread {
             Offset::Offset(next) => Some(NextOffset::from_raw(next)),
             _ => None,
         }
-    }
-
-    fn unfetch(&mut self, partition: &TopicPartition) -> KafkaResult<()> {
-        if !self.group.state().fetching.remove(partition) {
-            return Ok(());
-        }
-        let mut stop = TopicPartitionList::new();
-        stop.add_partition(partition.topic(), partition.partition());
-        self.consumer.incremental_unassign(&stop)
     }
 
     /// The partition's queue, split off before the first assignment, or its records would begin on
@@ -623,7 +673,7 @@ impl PollThread {
         let group = Arc::clone(&self.group);
         let wake = Arc::clone(&group.writers[group.writer(partition)].wake);
         queue.set_nonempty_callback(move || wake.notify_one());
-        let queue = Arc::new(Queue(queue));
+        let queue = Arc::new(Queue::new(queue));
         self.queues.insert(partition.clone(), Arc::clone(&queue));
         Ok(queue)
     }

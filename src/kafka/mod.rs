@@ -5,16 +5,29 @@
 //! read, nothing seeks, and `auto.offset.reset` may not decide (it is `error`).
 
 mod cluster;
+mod commit;
+mod failure;
+mod group_members;
 mod member;
 mod mock;
+mod neighbours;
 mod producer;
+mod queue;
 mod settings;
 mod topic_id;
 mod topics;
+mod watchdog;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
-pub(crate) use member::{Fetched, Input, Inputs, Joined, Member, MemberSettings, Polled, Queue};
+pub(crate) use failure::MemberError;
+pub(crate) use member::{ABORT_TIMEOUT, Fetched, Input, Inputs, Joined, Member, MemberSettings};
 pub(crate) use mock::MockBroker;
+pub(crate) use neighbours::{DatabaseTag, Neighbours, client_id};
 pub(crate) use producer::{Enqueued, Producer, delivered};
-pub(crate) use settings::{Connection, GroupProtocol, reserved};
+pub(crate) use queue::{Polled, Queue};
+pub(crate) use settings::{Connection, GroupProtocol, refusal, reserved};
 pub(crate) use topics::{Topics, read_all};
+pub(crate) use watchdog::watch;

@@ -1,8 +1,10 @@
 //! librdkafka's settings: those that carry a promise are ours, the rest passes through.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
 
 /// How members of a group agree on who gets which partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,8 +12,20 @@ pub(crate) enum GroupProtocol {
     /// `cooperative-sticky` among the members.
     #[default]
     Classic,
+    /// `range` or `roundrobin` among the members: each rebalance takes everything from everybody first.
+    Eager,
     /// KIP-848: the broker decides.
     Consumer,
+}
+
+impl fmt::Display for GroupProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Classic => "classic",
+            Self::Eager => "eager",
+            Self::Consumer => "consumer",
+        })
+    }
 }
 
 /// Where the brokers are, and what the user passes through to librdkafka.
@@ -22,7 +36,7 @@ pub(crate) struct Connection {
 }
 
 /// Settings that carry a promise, with what to use instead.
-const RESERVED: [(&str, &str); 19] = [
+const RESERVED: [(&str, &str); 20] = [
     ("bootstrap.servers", "set `kafka.bootstrap_servers`"),
     ("metadata.broker.list", "set `kafka.bootstrap_servers`"),
     (
@@ -31,8 +45,12 @@ const RESERVED: [(&str, &str); 19] = [
     ),
     ("group.protocol", "set `kafka.group_protocol`"),
     (
+        "group.instance.id",
+        "set `kafka.group_instance_id`, to another value in each process",
+    ),
+    (
         "partition.assignment.strategy",
-        "remove it; tidegate uses cooperative-sticky",
+        "set `kafka.group_protocol`: `classic` is cooperative-sticky, `eager` is range,roundrobin",
     ),
     (
         "enable.auto.commit",
@@ -95,6 +113,18 @@ pub(crate) fn reserved(key: &str) -> Option<&'static str> {
     found.map(|(_, cure)| *cure)
 }
 
+/// Why librdkafka does not take a setting.
+pub(crate) fn refusal(key: &str, value: &str) -> Option<String> {
+    let refused = ClientConfig::new()
+        .set(key, value)
+        .create_native_config()
+        .err()?;
+    Some(match refused {
+        KafkaError::ClientConfig(_, why, ..) => why,
+        other => other.to_string(),
+    })
+}
+
 /// Beginnings of settings that only one kind of client knows; the other would warn about them.
 const CONSUMER_ONLY: [&str; 9] = [
     "check.crcs",
@@ -146,6 +176,7 @@ impl Connection {
         client_id: &str,
         group: &str,
         protocol: GroupProtocol,
+        instance_id: Option<&str>,
     ) -> ClientConfig {
         let mut config = self.base(client_id, &PRODUCER_ONLY);
         for (key, value) in [
@@ -172,8 +203,12 @@ impl Connection {
             GroupProtocol::Classic => {
                 config.set("partition.assignment.strategy", "cooperative-sticky")
             }
+            GroupProtocol::Eager => config.set("partition.assignment.strategy", "range,roundrobin"),
             GroupProtocol::Consumer => config.set("group.protocol", "consumer"),
         };
+        if let Some(id) = instance_id {
+            config.set("group.instance.id", id);
+        }
         config
     }
 
@@ -226,18 +261,20 @@ mod tests {
             ("enable.auto.commit", "true"),
             ("auto.offset.reset", "latest"),
         ])
-        .consumer("c", "g", GroupProtocol::Classic);
+        .consumer("c", "g", GroupProtocol::Classic, None);
         assert_eq!(config.get("enable.auto.commit"), Some("false"));
         assert_eq!(config.get("auto.offset.reset"), Some("error"));
+        assert_eq!(config.get("group.instance.id"), None);
     }
 
     #[test]
     fn other_settings_pass_through() {
         let config = connection(&[("fetch.wait.max.ms", "7"), ("security.protocol", "SSL")])
-            .consumer("c", "g", GroupProtocol::Consumer);
+            .consumer("c", "g", GroupProtocol::Consumer, Some("i"));
         assert_eq!(config.get("fetch.wait.max.ms"), Some("7"));
         assert_eq!(config.get("security.protocol"), Some("SSL"));
         assert_eq!(config.get("group.protocol"), Some("consumer"));
         assert_eq!(config.get("partition.assignment.strategy"), None);
+        assert_eq!(config.get("group.instance.id"), Some("i"));
     }
 }

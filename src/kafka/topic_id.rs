@@ -1,7 +1,7 @@
 //! Kafka's id of a topic, which a topic that was deleted and made again does not share with the old one.
 //!
-//! librdkafka knows it, rdkafka does not wrap it: the one place with foreign calls. Everything that is
-//! made here is destroyed here, and nothing is kept.
+//! librdkafka knows it, rdkafka does not wrap it. Everything that is made here is destroyed here, and
+//! nothing is kept.
 
 #![allow(unsafe_code, reason = "rdkafka does not wrap DescribeTopics")]
 

@@ -10,7 +10,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::cluster::Error;
-use super::member::copy;
+use super::queue::copy;
 use super::settings::Connection;
 use crate::types::{Record, TopicPartition};
 

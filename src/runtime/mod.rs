@@ -19,4 +19,4 @@ pub(crate) use letters::{LetterError, accept_gap, discard};
 pub(crate) use redrive::{Queue, RedriveError, Redriven, Redriver};
 pub(crate) use reposition::{Operator, RepositionError, accept_topic, set_running, skip};
 pub(crate) use reset::{ResetError, reset};
-pub(crate) use service::run;
+pub(crate) use service::{Error as RunError, run};

@@ -3,7 +3,7 @@
 //! A stop is a small rebalance: every member leaves its group, which revokes its partitions, which
 //! lets its writers finish their batch; then the relay gives its leases up.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rdkafka::error::KafkaError;
@@ -20,7 +20,10 @@ use crate::config::Config;
 use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
-use crate::kafka::{Cluster, ClusterError, Inputs, Joined, Member, MemberSettings};
+use crate::kafka::{
+    self, Cluster, ClusterError, DatabaseTag, Inputs, Joined, Member, MemberError, MemberSettings,
+    Neighbours,
+};
 use crate::projection::Projection;
 use crate::relay::Relay;
 use crate::store::migration::{self, State};
@@ -50,8 +53,8 @@ pub(crate) enum Error {
     Kafka(#[from] KafkaError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    #[error("the kafka client of projection `{0}` failed for good: {1}")]
-    Member(String, KafkaError),
+    #[error("projection `{0}` cannot go on: {1}")]
+    Member(String, MemberError),
     #[error("the member of projection `{0}` has left its group unasked")]
     Left(String),
     #[error("a task panicked; see the log")]
@@ -67,7 +70,7 @@ impl Error {
             }
             Self::Kafka(_)
             | Self::Cluster(_)
-            | Self::Member(..)
+            | Self::Member(_, MemberError::Client(_))
             | Self::Start(_, start::Error::Kafka(_)) => true,
             _ => false,
         }
@@ -93,6 +96,8 @@ struct Service {
     owner: String,
     /// What no stored text may show.
     secrets: Arc<Secrets>,
+    /// None if the database does not say which it is.
+    tag: OnceLock<DatabaseTag>,
     /// Rings when a batch has put messages in the outbox.
     outbox: Arc<Notify>,
     /// Cancelled by whoever wants the service to end: a signal, or the first task that cannot go on.
@@ -113,6 +118,7 @@ pub(crate) async fn run(
         cluster: Cluster::new(&config.kafka)?,
         owner: owner(),
         secrets: Arc::new(config.secrets()),
+        tag: OnceLock::new(),
         outbox: Arc::new(Notify::new()),
         stop,
         config,
@@ -175,6 +181,18 @@ impl Service {
         let Some(()) = self.until_it_works(|| self.ensure(projection)).await? else {
             return Ok(());
         };
+        let group = self.group(projection);
+        let neighbours = Neighbours {
+            cluster: &self.cluster,
+            group: &group,
+            protocol: self.config.group_protocol,
+            database: self.tag.get(),
+        };
+        let refused = |error| Error::Member(projection.name.clone(), error);
+        tokio::select! {
+            () = self.stop.cancelled() => return Ok(()),
+            looked = neighbours.before_joining() => looked.map_err(refused)?,
+        }
         let Joined {
             member,
             inputs,
@@ -182,9 +200,9 @@ impl Service {
         } = self.join(projection)?;
         let member_gone = CancellationToken::new();
         let mut writers = self.writers(projection, &member, inputs, &member_gone);
-        let failed = |ended: Result<Result<(), KafkaError>, _>| match ended {
+        let failed = |ended: Result<Result<(), MemberError>, _>| match ended {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(Error::Member(projection.name.clone(), error)),
+            Ok(Err(error)) => Err(refused(error)),
             Err(_) => Err(Error::Panicked),
         };
         let result = tokio::select! {
@@ -196,6 +214,11 @@ impl Service {
                 failed((&mut ended).await)
             }
             ended = &mut ended => failed(ended).and(Err(Error::Left(projection.name.clone()))),
+            error = neighbours.after_joining() => {
+                member.stop();
+                failed((&mut ended).await).and(Err(refused(error)))
+            }
+            never = kafka::watch(member.clone(), self.cluster.clone()) => match never {},
             // Writers end after their member, never before.
             _ = writers.join_next() => {
                 member.stop();
@@ -207,12 +230,17 @@ impl Service {
         result
     }
 
+    fn group(&self, projection: &Projection) -> String {
+        format!("{}.{}", self.config.group_prefix, projection.name)
+    }
+
     fn join(&self, projection: &Projection) -> Result<Joined, Error> {
         Ok(Member::join(MemberSettings {
             connection: &self.config.kafka,
             protocol: self.config.group_protocol,
-            group: format!("{}.{}", self.config.group_prefix, projection.name),
-            client_id: format!("tidegate-{}", self.owner),
+            instance_id: self.config.group_instance_id.clone(),
+            group: self.group(projection),
+            client_id: kafka::client_id(&self.owner, self.tag.get()),
             topics: projection.topics.clone(),
             writers: self.config.apply.writers,
             drain_max: self.config.apply.drain_max,
@@ -255,10 +283,23 @@ impl Service {
 
     async fn check_version(&self) -> Result<(), Error> {
         let mut connection = self.connect().await?;
+        self.identify(&mut connection).await;
         match migration::state(&mut connection).await? {
             State::Current => Ok(()),
             State::Behind { applied, known } => Err(Error::Behind { applied, known }),
             State::Ahead { applied, known } => Err(Error::Ahead { applied, known }),
+        }
+    }
+
+    /// Learns which database this is, for other members of its groups to see.
+    async fn identify(&self, connection: &mut sqlx::PgConnection) {
+        match store::identity::read(connection).await {
+            Ok((name, system_identifier)) => {
+                let _ = self.tag.set(DatabaseTag::new(&name, &system_identifier));
+            }
+            Err(error) => {
+                warn!(%error, "the database does not say which it is; whether others share a group is not checked");
+            }
         }
     }
 

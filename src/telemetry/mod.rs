@@ -21,6 +21,9 @@ pub(crate) fn parked(projection: &str, reason: &'static str) {
     counter!(PARKED, "projection" => projection.to_owned(), "reason" => reason).increment(1);
 }
 
+/// Partitions that stood still although there were records, and were fetched again.
+const STOOD_STILL: &str = "tidegate_partitions_stood_still_total";
+
 pub(crate) fn batch_refused(projection: &str, outcome: &'static str) {
     counter!(REFUSED, "projection" => projection.to_owned(), "outcome" => outcome).increment(1);
 }
@@ -35,6 +38,10 @@ pub(crate) fn unanswered_commit(projection: &str, outcome: &'static str) {
 
 pub(crate) fn not_mirrored(group: &str) {
     counter!(NOT_MIRRORED, "group" => group.to_owned()).increment(1);
+}
+
+pub(crate) fn stood_still(projection: &str) {
+    counter!(STOOD_STILL, "projection" => projection.to_owned()).increment(1);
 }
 
 pub(crate) fn straggler_ended(projection: &str) {

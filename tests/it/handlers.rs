@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::harness::{LONG, Process, World, wait_until};
+use crate::harness::{LONG, Launch, Process, World, wait_until};
 
 /// What a record makes the handler do, what the cause must say, and whether the record itself can be
 /// named, so that everything before it is applied.
@@ -135,14 +135,47 @@ fn a_handler_that_asks_to_be_tried_again_has_a_limit_where_one_is_set() {
     assert_eq!(parked, 0);
 }
 
-fn start(world: &World, writers: i32) -> Process {
+// I10: a handler that takes longer than a member may be silent costs the process nothing: the group hears of
+// it all the time.
+#[test]
+fn a_handler_that_takes_its_time_keeps_its_membership() {
+    let world = World::new(1, "", &[]);
+    let sender = world.sender();
+    for value in ["{}", r#"{"do": "take its time"}"#, "{}"] {
+        sender.send(0, None, Some(value.as_bytes()));
+    }
+    sender.flush();
+    let process = launch(&world, 1)
+        .option("max.poll.interval.ms", "6000")
+        .env("TIDEGATE__APPLY__DRAIN_MAX", "2s")
+        .start();
+    wait_until(LONG, "all three are applied", || {
+        world
+            .positions()
+            .get(&("misbehaving".to_owned(), 0))
+            .is_some_and(|next| *next == 3)
+    });
+    let log = process.log();
+    assert_eq!(log.matches(" assigned ").count(), 1, "{log}");
+    assert_eq!(log.matches(" claimed ").count(), 1, "{log}");
+    assert!(!process.has_logged(&["revoked"]));
+    let effects: Vec<(i32, i64)> = world
+        .db
+        .rows("SELECT part, record_offset FROM misbehaving.effect ORDER BY 1, 2");
+    assert_eq!(effects, [(0, 0), (0, 1), (0, 2)]);
+}
+
+fn launch(world: &World, writers: i32) -> Launch<'_> {
     world
         .launch("a")
         .example("misbehaving")
         .env("INCOMING_TOPIC", world.incoming())
         .env("OUTGOING_TOPIC", world.outgoing())
         .env("TIDEGATE__APPLY__WRITERS", writers)
-        .start()
+}
+
+fn start(world: &World, writers: i32) -> Process {
+    launch(world, writers).start()
 }
 
 /// Each misbehaviour in a partition and with a writer of its own.

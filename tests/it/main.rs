@@ -26,6 +26,7 @@ mod dead_letters;
 mod durability;
 mod fence;
 mod gate;
+mod group;
 mod handlers;
 mod log_shape;
 mod outage;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{LONG, Proxy, Trouble, World, create_topic, delete, wait_until};
+use crate::harness::{LONG, Proxy, Sender, Trouble, World, create_topic, delete, wait_until};
 
 // I10: somebody holds a row for longer than a statement waits for it.
 #[test]
@@ -244,5 +244,44 @@ sql = "SELECT pg_sleep(0.1) FROM events"
         assert_eq!(offsets, (0..80).map(|offset| (offset,)).collect::<Vec<_>>());
     }
     assert!(process.is_running());
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I10: a client that loses a partition says nothing. Silence alone is no reason to fetch again: what an open
+// transaction holds back will come, and neither the end of a transaction nor an aborted one is a record.
+#[test]
+fn a_partition_that_stands_still_is_fetched_again_and_no_other_is() {
+    let world = World::journal(4);
+    let plain = world.sender();
+    let records = |sender: &Sender, partition| {
+        (0..10).for_each(|_| sender.send_json(partition, &json!({ "account": "a" })));
+        sender.flush();
+    };
+    (0..2).for_each(|partition| records(&plain, partition));
+    let in_transactions = Sender::in_transactions(world.incoming());
+    in_transactions.begin();
+    records(&in_transactions, 2);
+    in_transactions.commit();
+    in_transactions.begin();
+    records(&in_transactions, 3);
+    in_transactions.abort();
+    in_transactions.begin();
+    records(&in_transactions, 1);
+    let process = world
+        .launch("a")
+        .failpoints("kafka-fetch-lost=1*return->off")
+        .start();
+    let place = format!("partition={}[0]", world.incoming());
+    process.wait_for_log(LONG, &["stands still", &place, "next=0", "end=10"]);
+    let at = |partition| world.positions()[&("journal".to_owned(), partition)];
+    wait_until(LONG, "it goes on", || at(0) == 10);
+    assert_eq!([at(1), at(2)], [10, 11]);
+    assert_eq!(process.log().matches("stands still").count(), 1);
+    in_transactions.commit();
+    plain.send_json(3, &json!({ "account": "a" }));
+    plain.flush();
+    wait_until(LONG, "what comes later comes", || {
+        [at(1), at(3)] == [21, 12]
+    });
     world.tidegate(&["verify"]).expect(0);
 }

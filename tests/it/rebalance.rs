@@ -1,8 +1,14 @@
 //! Partitions change hands.
 
+use std::time::Duration;
+
 use crate::harness::{
-    LONG, Launch, Process, World, commit_offsets, committed_offsets, end_offsets, wait_until,
+    LONG, Launch, Process, World, commit_offsets, committed_offsets, delete, end_offsets,
+    wait_until,
 };
+
+/// How soon a group has shared its partitions after the last member came or went.
+const SETTLED: Duration = Duration::from_secs(30);
 
 // I3: proved in the database. Both are in the middle of the same batch, and the position is where both
 // of them expect it: only the claim tells them apart.
@@ -87,6 +93,46 @@ fn a_partition_that_the_broker_gives_back_repeats_and_skips_nothing() {
     there_and_back(|launch| launch.consumer_protocol().start());
 }
 
+// I3, I4: the same where every rebalance takes everything from everybody, and every claim begins all
+// partitions of its process anew.
+#[test]
+fn a_partition_that_comes_back_in_an_eager_group_repeats_and_skips_nothing() {
+    there_and_back(|launch| launch.eager_protocol().start());
+}
+
+// I4, I6: a claim in an eager group begins the partitions of all other writers anew too, in the middle of
+// their records. They see neither a gap nor anything twice.
+#[test]
+fn claims_in_an_eager_group_leave_other_writers_without_a_gap() {
+    let world = World::ledger(6);
+    let mut random = world.random();
+    let feeder = world.stream().feed(1_500);
+    let mut process = world
+        .launch("a")
+        .eager_protocol()
+        .env("TIDEGATE__APPLY__WRITERS", 3)
+        .batch_records_max(40)
+        .start();
+    wait_until(LONG, "it has begun", || world.progress() > 500);
+    for _ in 0..25 {
+        let target = world.progress() + random.i64(50..1_500);
+        wait_until(LONG, "it goes on", || world.progress() >= target);
+        // One of the writers, which claims its partitions again.
+        let ended: i64 = world.db.one(&format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM
+             (SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+              AND application_name LIKE 'tidegate%' ORDER BY pid OFFSET {} LIMIT 1) one",
+            random.u8(..8)
+        ));
+        assert!(ended <= 1);
+    }
+    feeder.finish();
+    world.assert_exact();
+    assert!(process.has_logged(&["connection given up; claiming again"]));
+    assert!(!process.has_logged(&["a record from before the position"]));
+    assert!(process.is_running());
+}
+
 fn there_and_back(start: impl Fn(Launch<'_>) -> Process) {
     let world = World::ledger(3);
     let feeder = world.stream().feed(500);
@@ -110,6 +156,50 @@ fn there_and_back(start: impl Fn(Launch<'_>) -> Process) {
     }
     feeder.finish();
     world.assert_exact();
+}
+
+/// Three more members come at once, and go at once, twice.
+fn up_and_down(start: impl Fn(Launch<'_>) -> Process) {
+    const PARTITIONS: i32 = 8;
+    let world = World::journal(PARTITIONS);
+    let feeder = world.stream().feed(600);
+    let first = start(world.launch("first"));
+    wait_until(LONG, "the first works", || world.progress() > 300);
+    for _ in 0..2 {
+        let names = ["second", "third", "fourth"];
+        let others: Vec<Process> = names.map(|name| start(world.launch(name))).into();
+        wait_until(SETTLED, "each has its share", || {
+            let share = |process| world.owned_by("journal", process) == PARTITIONS / 4;
+            share(&first) && others.iter().all(share)
+        });
+        let target = world.progress() + 500;
+        wait_until(LONG, "work goes on", || world.progress() >= target);
+        others.iter().for_each(|process| process.signal("TERM"));
+        others.into_iter().for_each(Process::expect_stopped);
+        wait_until(SETTLED, "the first has everything again", || {
+            world.owned_by("journal", &first) == PARTITIONS
+        });
+        let target = world.progress() + 500;
+        wait_until(LONG, "work goes on", || world.progress() >= target);
+    }
+    feeder.finish();
+    world.assert_exact();
+}
+
+// I3, I10: nobody idles, and nobody waits for a session to end.
+#[test]
+fn members_that_come_and_go_at_once_settle() {
+    up_and_down(|launch| launch.start());
+}
+
+#[test]
+fn members_that_come_and_go_at_once_settle_in_an_eager_group() {
+    up_and_down(|launch| launch.eager_protocol().start());
+}
+
+#[test]
+fn members_that_come_and_go_at_once_settle_where_the_broker_decides() {
+    up_and_down(|launch| launch.consumer_protocol().start());
 }
 
 // I7: the group's offsets are a copy for lag tools.
@@ -188,15 +278,37 @@ fn a_batch_that_outlasts_its_revoke_does_not_overwrite_the_mirror() {
     world.assert_exact();
 }
 
-// I7: never read, also where the group has none.
+// I7: never read, also where there are none any more.
+#[test]
+fn offsets_that_the_group_has_lost_change_nothing() {
+    let world = World::journal(2);
+    world.stream().produce(100);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    process.stop();
+    let group = world.group("journal");
+    wait_until(LONG, "the group and its offsets are gone", || {
+        delete(&[], &[&group]);
+        committed_offsets(&group, world.incoming(), 2).is_empty()
+    });
+    world.stream().produce(50);
+    let again = world.start("a");
+    world.assert_exact();
+    assert!(!again.has_logged(&["next=0"]));
+}
+
+// I10: not one of its records is missed, although they were written before the member knew of it, and although
+// the projection began at the log's end.
 #[test]
 fn a_partition_that_appears_later_begins_at_its_oldest_record() {
-    let world = World::journal(1);
-    world.stream().produce(50);
+    let mut world = World::journal(1);
+    world.change_projections("gate    =", "start = \"latest\"\ngate =");
     let _process = world
         .launch("a")
-        .option("topic.metadata.refresh.interval.ms", "500")
+        .option("topic.metadata.refresh.interval.ms", "3000")
         .start();
+    world.wait_until_done(LONG);
+    world.stream().produce(20);
     world.wait_until_done(LONG);
     world.add_partitions(3);
     world.stream().produce(50);

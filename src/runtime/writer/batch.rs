@@ -87,6 +87,14 @@ impl Writer {
                         running.held.push(record);
                     }
                     Polled::Nothing => break,
+                    Polled::StandsStill { end } => {
+                        let next = expected(running);
+                        telemetry::stood_still(&self.projection.name);
+                        warn!(projection = self.projection.name, %partition, %next, end,
+                            "the partition stands still although there are records; fetching again");
+                        again.push(partition.clone());
+                        break;
+                    }
                     // The last applied record is gone, which says nothing about the position.
                     Polled::OutOfRange if running.anchor.is_some() => {
                         without_anchor.push(partition.clone());

@@ -48,3 +48,19 @@ fn a_killed_broker_is_waited_for_and_misses_nothing() {
     crate::relay::assert_sent(&world);
     assert!(process.is_running());
 }
+
+// I10: with the broker gone there is nobody to take leave of, and nothing to wait for.
+#[test]
+fn a_stop_while_the_broker_is_gone_ends_in_time() {
+    let mut kafka = KafkaServer::start();
+    let world = World::ledger_at(&Servers::shared().with_kafka(&kafka), 2);
+    let feeder = world.stream().feed(500);
+    let process = world.launch("a").batch_records_max(30).start();
+    wait_until(LONG, "it works", || world.progress() >= 500);
+    feeder.finish();
+    kafka.kill();
+    process.signal("TERM");
+    process.expect_stopped();
+    kafka.start_again();
+    world.assert_tables_are_at_the_positions();
+}

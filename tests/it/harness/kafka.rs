@@ -272,6 +272,8 @@ impl Kafka {
     fn sender_in_transactions(&self, topic: &str) -> Sender {
         let mut config = self.config();
         config.set("transactional.id", topic);
+        // Open for as long as a test wants it.
+        config.set("transaction.timeout.ms", "300000");
         let producer: ThreadedProducer<DefaultProducerContext> = config.create().unwrap();
         producer.init_transactions(ANSWER).unwrap();
         Sender {

@@ -95,13 +95,23 @@ impl<'w> Launch<'w> {
     /// for the session of its predecessor to end.
     pub(crate) fn comes_back(self) -> Self {
         let id = self.name.clone();
-        self.option("group.instance.id", &id)
+        self.instance_id(&id)
+    }
+
+    /// A static member: one id, one process.
+    pub(crate) fn instance_id(self, id: &str) -> Self {
+        self.env("TIDEGATE__KAFKA__GROUP_INSTANCE_ID", id)
     }
 
     /// The group protocol in which the broker decides. It takes no session's length from a member.
     pub(crate) fn consumer_protocol(mut self) -> Self {
         self.options.clear();
         self.env("TIDEGATE__KAFKA__GROUP_PROTOCOL", "consumer")
+    }
+
+    /// The protocols in which every rebalance takes all partitions from everybody first.
+    pub(crate) fn eager_protocol(self) -> Self {
+        self.env("TIDEGATE__KAFKA__GROUP_PROTOCOL", "eager")
     }
 
     pub(crate) fn argument(mut self, argument: &str) -> Self {

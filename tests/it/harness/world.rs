@@ -334,6 +334,14 @@ impl World {
         !owners.is_empty() && owners.iter().all(|owner| owner.contains(&infix))
     }
 
+    /// How many partitions of a projection belong to this process.
+    pub(crate) fn owned_by(&self, projection: &str, process: &Process) -> i32 {
+        let infix = format!("-{}-", process.pid());
+        let owners = self.owners(projection).into_iter();
+        let mine = owners.filter(|owner| owner.contains(&infix));
+        i32::try_from(mine.count()).unwrap()
+    }
+
     pub(crate) fn has_some_of(&self, projection: &str, process: &Process) -> bool {
         let infix = format!("-{}-", process.pid());
         self.owners(projection)

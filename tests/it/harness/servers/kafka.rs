@@ -22,13 +22,18 @@ pub(crate) struct KafkaServer {
 
 impl KafkaServer {
     pub(crate) fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With settings of its own, as lines.
+    pub(crate) fn start_with(settings: &str) -> Self {
         let server = Self {
             folder: tempfile::tempdir().unwrap(),
             port: free_port(),
             broker: None,
             starts: 0,
         };
-        server.write_config();
+        server.write_config(settings);
         let mut format = server.java("log4j2-tools.yaml");
         format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"]);
         succeed(format.arg(server.config()));
@@ -53,7 +58,7 @@ impl KafkaServer {
     }
 
     /// The settings of `deploy/local`, with addresses and a folder of its own.
-    fn write_config(&self) {
+    fn write_config(&self, more: &str) {
         let settings = fs::read_to_string(Self::deploy().join("server.properties")).unwrap();
         let (port, controller) = (self.port, free_port());
         let log = self.folder.path().join("log");
@@ -63,6 +68,7 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.quorum.voters=1@127.0.0.1:{controller}
 log.dirs={}
+{more}
 ",
             log.display()
         );
