@@ -1,15 +1,32 @@
 //! The relay's producer: idempotent, ordered, and as Java's client partitions.
 
+use rdkafka::client::{ClientContext, DefaultClientContext};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _, PurgeConfig};
+
+use tracing::debug;
 
 use super::settings::Connection;
 use crate::types::Header;
 
 /// Sends messages. Enqueuing is immediate and keeps the order of calls.
 pub(crate) struct Producer {
-    producer: FutureProducer,
+    producer: FutureProducer<Logs>,
+}
+
+/// librdkafka warns of settings that it calls experimental each time a producer is made; they are chosen.
+struct Logs;
+
+impl ClientContext for Logs {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if facility == "CONFWARN" {
+            debug!(message, "kafka");
+        } else {
+            DefaultClientContext.log(level, facility, message);
+        }
+    }
 }
 
 /// What became of handing a message to librdkafka.
@@ -25,7 +42,7 @@ pub(crate) enum Enqueued {
 impl Producer {
     pub(crate) fn new(connection: &Connection, client_id: &str) -> Result<Self, KafkaError> {
         Ok(Self {
-            producer: connection.producer(client_id).create()?,
+            producer: connection.producer(client_id).create_with_context(Logs)?,
         })
     }
 
