@@ -160,7 +160,7 @@ const OUTCOMES: [Outcome; 6] = [
     ("stale", |p| p.stale),
     ("duplicate", |p| p.duplicate),
     ("filtered", |p| p.filtered),
-    ("parked", |p| p.parked),
+    ("parked", |p| p.waiting),
 ];
 
 fn print_partitions(rows: &[Position], logs: &Logs) {
@@ -241,7 +241,7 @@ fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_jso
             "topic": row.topic, "partition": row.partition, "next_offset": row.next_offset,
             "lag": lag(row, logs), "held_back": log_of(row, logs).map(|log| log.held_back), "epoch": row.epoch, "owner": row.owner, "state": state(row),
             "consumed": row.consumed, "applied": row.applied, "stale": row.stale,
-            "duplicate": row.duplicate, "filtered": row.filtered, "parked": row.parked,
+            "duplicate": row.duplicate, "filtered": row.filtered, "parked": row.parked, "waiting": row.waiting,
             "condition": row.condition, "cause": row.cause, "since": row.since.to_rfc3339(),
         })
     };

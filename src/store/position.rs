@@ -361,7 +361,10 @@ pub(crate) struct Status {
     pub(crate) stale: i64,
     pub(crate) duplicate: i64,
     pub(crate) filtered: i64,
+    /// Records that became dead letters, ever.
     pub(crate) parked: i64,
+    /// Dead letters that wait.
+    pub(crate) waiting: i64,
     pub(crate) condition: String,
     pub(crate) cause: String,
     pub(crate) since: chrono::DateTime<chrono::Utc>,

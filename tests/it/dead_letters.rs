@@ -153,8 +153,14 @@ fn a_record_that_cannot_be_applied_holds_up_only_its_entity() {
         .stdout;
     assert!(dry.contains("3 parked records; with an entity"), "{dry}");
     assert_eq!(waiting(&world), 3);
+    assert_eq!(world.partition_status("score", 0)["waiting"], 3);
     redrive(&world, "score").expect(0);
     assert_eq!(waiting(&world), 0);
+    let status = world.partition_status("score", 0);
+    assert_eq!(
+        (&status["waiting"], &status["parked"]),
+        (&json!(0), &json!(3))
+    );
     assert_eq!(
         amounts(&world),
         [("bad".to_owned(), 11), ("good".to_owned(), 6)]
