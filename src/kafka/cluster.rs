@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
+use rdkafka::groups::GroupInfo;
 use uuid::Uuid;
 
 use super::settings::Connection;
-use super::{group_members, topic_id};
+use super::topic_id;
 use crate::types::TopicPartition;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,12 +95,18 @@ impl Cluster {
         .await?
     }
 
-    /// Who is in a consumer group.
-    pub(super) async fn members(&self, group: &str) -> Result<group_members::Description, Error> {
+    /// The client ids of a consumer group's members, if they agree among themselves; of a group whose members
+    /// the brokers assign, nobody. (`DescribeConsumerGroups` knows those too, but librdkafka 2.12 ends the
+    /// process when the group's coordinator is away: confluentinc/librdkafka#4605.)
+    pub(super) async fn members(&self, group: &str) -> Result<Vec<String>, Error> {
         let (consumer, group) = (Arc::clone(&self.consumer), group.to_owned());
         tokio::task::spawn_blocking(move || {
             serve(&consumer);
-            Ok(group_members::ask(&consumer, &group, ANSWER_TIMEOUT)?)
+            let groups = consumer.fetch_group_list(Some(&group), ANSWER_TIMEOUT)?;
+            let members = groups.groups().iter().flat_map(GroupInfo::members);
+            Ok(members
+                .map(|member| member.client_id().to_owned())
+                .collect())
         })
         .await?
     }

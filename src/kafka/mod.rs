@@ -7,7 +7,6 @@
 mod cluster;
 mod commit;
 mod failure;
-mod group_members;
 mod member;
 mod mock;
 mod neighbours;

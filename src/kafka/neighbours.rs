@@ -2,23 +2,25 @@
 //! database, since each side would get a part of the partitions and nobody would notice.
 //!
 //! Members tell their database in their client ids. Only who comes looks, before it joins and a little later:
-//! of two that come at once, at least one sees the other one, and who was there before is left alone.
+//! of two that come at once, at least one sees the other one, and who was there before is left alone. Of a
+//! group whose members the brokers assign (KIP-848) nothing is seen.
 
 use std::fmt;
 use std::future::pending;
 use std::time::Duration;
 
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::time::sleep;
 use tracing::debug;
 use uuid::Uuid;
 
-use super::cluster::{Cluster, Error};
+use super::cluster::Cluster;
 use super::failure::MemberError;
 use super::settings::GroupProtocol;
 
 /// How long it takes at most until a member that was looking when this one joined has joined itself.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// How often Kafka is asked when it does not answer.
+const LOOKS_MAX: usize = 12;
 const NAME_MAX: usize = 40;
 
 /// A database, as a client id tells it.
@@ -71,7 +73,7 @@ impl Neighbours<'_> {
     /// When the group is another database's.
     pub(crate) async fn before_joining(&self) -> Result<(), MemberError> {
         match self.cluster.members(self.group).await {
-            Ok(group) => self.stranger(&group.client_ids).map_or(Ok(()), Err),
+            Ok(client_ids) => self.stranger(&client_ids).map_or(Ok(()), Err),
             Err(error) => {
                 debug!(group = self.group, %error, "not known who is in the group");
                 Ok(())
@@ -82,22 +84,16 @@ impl Neighbours<'_> {
     /// After joining: resolves if this process must not be a member, or is none.
     pub(crate) async fn after_joining(&self) -> MemberError {
         let mut left_outside = false;
-        loop {
+        for _ in 0..LOOKS_MAX {
             sleep(LOOK_AGAIN_AFTER).await;
-            let group = match self.cluster.members(self.group).await {
-                Ok(group) => group,
-                Err(Error::Kafka(KafkaError::AdminOp(
-                    RDKafkaErrorCode::UnsupportedFeature | RDKafkaErrorCode::UnsupportedVersion,
-                ))) => break,
-                Err(_) => continue,
+            let Ok(client_ids) = self.cluster.members(self.group).await else {
+                continue;
             };
-            if let Some(stranger) = self.stranger(&group.client_ids) {
+            if let Some(stranger) = self.stranger(&client_ids) {
                 return stranger;
             }
-            // librdkafka does not tell that the brokers refuse it; it tries again and again.
-            let is_outside = self.protocol == GroupProtocol::Consumer
-                && group.is_classic
-                && !group.client_ids.is_empty();
+            // The brokers do not let it in, and librdkafka does not tell; it tries again and again.
+            let is_outside = self.protocol == GroupProtocol::Consumer && !client_ids.is_empty();
             if !is_outside {
                 break;
             }

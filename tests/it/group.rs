@@ -92,12 +92,17 @@ fn a_group_changes_its_protocol_while_it_works() {
     ];
     let mut before: Option<Process> = None;
     for (number, start) in one_after_another.into_iter().enumerate() {
-        let next = start(world.launch(&number.to_string()));
-        for projection in ["balances", "turnover", "journal"] {
-            wait_until(LONG, "the next one has partitions", || {
-                world.has_some_of(projection, &next)
-            });
-        }
+        let mut next = start(world.launch(&number.to_string()));
+        wait_until(LONG, "the next one has partitions", || {
+            // As a supervisor does: the last of the other kind may not have left yet.
+            if !next.is_running() {
+                assert_eq!(next.wait(SOON).code(), Some(GROUP_CODE));
+                next = start(world.launch(&number.to_string()));
+            }
+            ["balances", "turnover", "journal"]
+                .iter()
+                .all(|projection| world.has_some_of(projection, &next))
+        });
         let target = world.progress() + 500;
         wait_until(LONG, "work goes on", || world.progress() >= target);
         if let Some(before) = before {
@@ -156,11 +161,6 @@ fn a_deployment_with_another_database_is_kept_out_of_the_group() {
 #[test]
 fn a_deployment_with_another_database_is_kept_out_of_an_eager_group() {
     two_databases(|launch| launch.eager_protocol().start());
-}
-
-#[test]
-fn a_deployment_with_another_database_is_kept_out_where_the_broker_decides() {
-    two_databases(|launch| launch.consumer_protocol().start());
 }
 
 // I6: neither has seen the other one before it joined.
