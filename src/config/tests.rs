@@ -455,6 +455,32 @@ fn a_duration_has_a_unit_and_bounds() {
 }
 
 #[test]
+fn a_history_is_kept_for_hours_or_days() {
+    let keeps = |line: &str| {
+        let config = good(&format!("{GOOD}{PROJECTION}{line}\n"), &[]);
+        let hours = |history: Duration| history.as_secs() / 3600;
+        config.projections[0].projection.history.map(hours)
+    };
+    assert_eq!(keeps(""), None);
+    assert_eq!(keeps("history = \"off\""), None);
+    assert_eq!(keeps("history = \"48h\""), Some(48));
+    assert_eq!(keeps("history = \"7d\""), Some(7 * 24));
+    for text in [
+        "",
+        "0h",
+        "7",
+        "7m",
+        "3651d",
+        "d",
+        "1.5d",
+        "99999999999999999999d",
+    ] {
+        let what = format!("11:11 `history` cannot be `{text}`");
+        check_line("projections.p", &format!("history = \"{text}\""), &[&what]);
+    }
+}
+
+#[test]
 fn a_count_has_bounds() {
     check_line("apply", "writers = 64", &[]);
     check_line(

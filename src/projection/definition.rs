@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::column::Column;
 use super::handler::{BatchHandler, Erased, Handler};
@@ -162,6 +163,8 @@ pub struct Projection {
     pub(crate) on_failure: OnFailure,
     pub(crate) parking: ParkingLimits,
     pub(crate) attempts_max: u32,
+    /// How long it is kept what became of each record; none for not at all.
+    pub(crate) history: Option<Duration>,
     /// What SQLSTATEs of the handler's statements mean here, other than usual.
     pub(crate) sqlstates: BTreeMap<String, Class>,
     pub(crate) start: Start,
@@ -217,6 +220,7 @@ impl Projection {
             on_failure: OnFailure::default(),
             parking: ParkingLimits::default(),
             attempts_max: 0,
+            history: None,
             sqlstates: BTreeMap::new(),
             start: Start::default(),
             setup: String::new(),
@@ -275,6 +279,14 @@ impl Projection {
     #[must_use]
     pub fn attempts_max(mut self, attempts: u32) -> Self {
         self.attempts_max = attempts;
+        self
+    }
+
+    /// Keeps for this long what became of each record: for `tidegate explain`. It costs a row for each partition of
+    /// a batch, and one for each dropped record.
+    #[must_use]
+    pub fn history(mut self, keep: Duration) -> Self {
+        self.history = Some(keep);
         self
     }
 

@@ -17,6 +17,7 @@ use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::admission;
+use super::history;
 use super::parking;
 use crate::codec::Decoder;
 use crate::engine::Class;
@@ -260,6 +261,7 @@ async fn in_transaction(
     let admitted = admission::admit(connection, projection, events, &order).await?; // I4
     failpoint::reach(failpoint::APPLY_AFTER_GATE);
     let outcomes = &admitted.outcomes;
+    history::dropped(connection, applier, events, parts, outcomes).await?;
     let emitted = match effects(connection, projection, events, &order, outcomes).await {
         Ok(emitted) => emitted,
         Err(failure) if !failure.leaves_connection_usable() => return Err(failure),
@@ -300,6 +302,7 @@ async fn in_transaction(
 
     failpoint::reach(failpoint::APPLY_BEFORE_ADVANCE);
     let moves = moves(parts, events, outcomes);
+    history::batch(connection, applier, batch_id, &moves).await?;
     let expected = Expected {
         projection: &projection.name,
         generation: generation.number,

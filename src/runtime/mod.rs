@@ -3,6 +3,8 @@
 mod admission;
 mod apply;
 mod claim;
+mod history;
+mod housekeeping;
 mod letters;
 mod parking;
 mod redrive;

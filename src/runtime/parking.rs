@@ -56,7 +56,7 @@ fn halt(at: Ref, reason: Reason, why: String) -> Failure {
 }
 
 /// The part of a batch that an event belongs to.
-fn part<'p, 'a>(events: &Events<'_>, parts: &'p [Part<'a>], event: Ref) -> &'p Part<'a> {
+pub(super) fn part<'p, 'a>(events: &Events<'_>, parts: &'p [Part<'a>], event: Ref) -> &'p Part<'a> {
     &parts[events
         .shares
         .partition_point(|share| share.refs.end <= event)]

@@ -28,6 +28,7 @@ mod fence;
 mod gate;
 mod group;
 mod handlers;
+mod history;
 mod log_shape;
 mod outage;
 mod postgres_outages;

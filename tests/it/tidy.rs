@@ -246,6 +246,8 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/admission.rs",
             "src/runtime/apply.rs",
             "src/runtime/claim.rs",
+            "src/runtime/history.rs",
+            "src/runtime/housekeeping.rs",
             "src/runtime/letters.rs",
             "src/runtime/redrive.rs",
             "src/runtime/refusal.rs",
