@@ -332,7 +332,10 @@ async fn execute_show(arguments: Show) -> Done {
     Ok(())
 }
 
-fn find<'p>(all: &'p [std::sync::Arc<Projection>], name: &str) -> Result<&'p Projection, Failed> {
+pub(super) fn find<'p>(
+    all: &'p [std::sync::Arc<Projection>],
+    name: &str,
+) -> Result<&'p Projection, Failed> {
     let found = all.iter().find(|projection| projection.name() == name);
     found.map(|found| &**found).ok_or_else(|| {
         let known: Vec<&str> = all.iter().map(|p| p.name()).collect();

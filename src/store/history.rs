@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use chrono::{DateTime, Utc};
+use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::position::Advance;
+use super::position::{Advance, OfRecord};
 use super::{Error, millis};
 use crate::types::TopicPartition;
 
 const BATCH_INSERT: &str = include_str!("sql/history_batch_insert.sql");
+const BATCH_OF_RECORD: &str = include_str!("sql/history_batch_of_record.sql");
 const BATCH_PRUNE: &str = include_str!("sql/history_batch_prune.sql");
 const DROPPED_INSERT: &str = include_str!("sql/history_dropped_insert.sql");
+const DROPPED_OF_RECORD: &str = include_str!("sql/history_dropped_of_record.sql");
+const DROPPED_OF_ENTITY: &str = include_str!("sql/history_dropped_of_entity.sql");
 const DROPPED_PRUNE: &str = include_str!("sql/history_dropped_prune.sql");
 
 /// Remembers for `keep` what a batch takes from its partitions.
@@ -96,4 +100,62 @@ pub(crate) async fn prune(connection: &mut PgConnection, max: i64) -> Result<u64
         most = most.max(done.rows_affected());
     }
     Ok(most)
+}
+
+/// A batch that took a record.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Batch {
+    pub(crate) generation: i32,
+    pub(crate) from_offset: i64,
+    pub(crate) to_offset: i64,
+    pub(crate) records: i64,
+    pub(crate) batch_id: Uuid,
+    pub(crate) at: DateTime<Utc>,
+}
+
+/// Reads which batches took a record.
+pub(crate) async fn batch_of_record(
+    connection: &mut PgConnection,
+    record: &OfRecord<'_>,
+) -> Result<Vec<Batch>, Error> {
+    record.ask(connection, BATCH_OF_RECORD).await
+}
+
+/// A record that was dropped.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Drop {
+    pub(crate) generation: i32,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) record_offset: i64,
+    pub(crate) entity: Option<String>,
+    pub(crate) sequence: Option<i64>,
+    pub(crate) outcome: String,
+    pub(crate) gate_sequence: Option<i64>,
+    pub(crate) at: DateTime<Utc>,
+}
+
+/// Reads how a record was dropped.
+pub(crate) async fn dropped_of_record(
+    connection: &mut PgConnection,
+    record: &OfRecord<'_>,
+) -> Result<Vec<Drop>, Error> {
+    record.ask(connection, DROPPED_OF_RECORD).await
+}
+
+/// Reads the last dropped records of an entity, the newest first.
+pub(crate) async fn dropped_of_entity(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    entity: &str,
+    max: i64,
+) -> Result<Vec<Drop>, Error> {
+    Ok(sqlx::query_as(DROPPED_OF_ENTITY)
+        .bind(projection)
+        .bind(generation)
+        .bind(entity)
+        .bind(max)
+        .fetch_all(connection)
+        .await?)
 }

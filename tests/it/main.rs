@@ -24,6 +24,7 @@ mod cli;
 mod crash;
 mod dead_letters;
 mod durability;
+mod explain;
 mod fence;
 mod gate;
 mod group;

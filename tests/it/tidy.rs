@@ -269,6 +269,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/relay/",
             "src/runtime/service.rs",
             "src/cli/demo",
+            "src/cli/explain/log.rs",
             // A log filter names it.
             "src/cli/run.rs",
         ],

@@ -3,7 +3,7 @@
 INSERT INTO tidegate.history_dropped (projection, generation, topic, incarnation, partition, record_offset, entity, sequence,
                                       outcome, gate_sequence, keep_until)
 SELECT $1, $2, d.topic, d.incarnation, d.partition, d.record_offset, d.entity, d.sequence, d.outcome, g.sequence,
-       clock_timestamp() + $3 * interval '1 millisecond'
+       now() + $3 * interval '1 millisecond'
 FROM unnest($4::text[], $5::integer[], $6::integer[], $7::bigint[], $8::text[], $9::bigint[], $10::text[])
     AS d (topic, incarnation, partition, record_offset, entity, sequence, outcome)
 LEFT JOIN _gate g ON d.outcome = 'stale' AND g.entity = d.entity
