@@ -481,6 +481,21 @@ fn a_history_is_kept_for_hours_or_days() {
 }
 
 #[test]
+fn resolved_dead_letters_are_kept_for_days() {
+    let days = |text: &str| {
+        let config = good(&format!("{GOOD}{text}"), &[]);
+        config.keep_letters.as_secs() / (24 * 60 * 60)
+    };
+    assert_eq!(days(""), 30);
+    assert_eq!(days("[dead_letters]\nkeep_days = 1\n"), 1);
+    check_line(
+        "dead_letters",
+        "keep_days = 0",
+        &["7:13 `dead_letters.keep_days` cannot be `0`"],
+    );
+}
+
+#[test]
 fn a_count_has_bounds() {
     check_line("apply", "writers = 64", &[]);
     check_line(

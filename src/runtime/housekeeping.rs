@@ -1,7 +1,7 @@
 //! Removes what is kept for a time only.
 //!
 //! In small pieces, so that no lock and no transaction lasts; every process does it, and they leave each other's pieces
-//! alone. What is to go says so itself, in its row, so it goes whatever this process is configured to do.
+//! alone. A history says itself how long it is kept, in its rows, so it goes whatever this process is configured to do.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::store::{self, Database, history, transaction};
+use crate::store::{self, Database, dead_letter, history, transaction};
 
 /// How often to look.
 const EVERY: Duration = Duration::from_secs(60);
@@ -19,6 +19,8 @@ const PIECE: i64 = 1_000;
 /// What it works with.
 pub(super) struct Housekeeping {
     pub(super) database: Database,
+    /// How long the bytes of resolved dead letters are kept.
+    pub(super) keep_letters: Duration,
     pub(super) owner: String,
     pub(super) stop: CancellationToken,
 }
@@ -63,7 +65,8 @@ impl Housekeeping {
         let timeouts = &self.database.timeouts;
         transaction::begin(connection, transaction::OWN_SEARCH_PATH, name, timeouts).await?;
         let removed = history::prune(connection, PIECE).await?;
+        let cleared = dead_letter::clear(connection, self.keep_letters, PIECE).await?;
         transaction::commit(connection).await?;
-        Ok(removed)
+        Ok(removed.max(cleared))
     }
 }

@@ -182,6 +182,7 @@ impl Service {
     fn housekeeping(&self, stop: CancellationToken) -> Housekeeping {
         Housekeeping {
             database: self.database.clone(),
+            keep_letters: self.config.keep_letters,
             owner: self.owner.clone(),
             stop,
         }

@@ -1,14 +1,15 @@
 //! `dead_letter`: records that could not be applied, with their bytes, and those that wait behind them.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use sqlx::{FromRow, PgConnection, Row};
 
-use super::Error;
 use super::position::{Expected, OfRecord};
+use super::{Error, millis};
 use crate::engine::parking::{Reason, Rejection};
 use crate::types::{Header, Record, RecordBuilder, TopicPartition};
 
@@ -27,6 +28,7 @@ const FIRST_SEQUENCE: &str = include_str!("sql/dead_letter_first_sequence.sql");
 const OF_RECORD: &str = include_str!("sql/dead_letter_of_record.sql");
 const OF_ENTITY: &str = include_str!("sql/dead_letter_of_entity.sql");
 const AHEAD: &str = include_str!("sql/dead_letter_ahead.sql");
+const CLEAR: &str = include_str!("sql/dead_letter_clear.sql");
 const COUNT: &str = include_str!("sql/dead_letter_count.sql");
 
 /// A record to be parked.
@@ -292,6 +294,8 @@ pub(crate) struct Listed {
     pub(crate) parked_at: DateTime<Utc>,
     pub(crate) tried_at: DateTime<Utc>,
     pub(crate) resolved_at: Option<DateTime<Utc>>,
+    /// When key, value, headers and detail were removed.
+    pub(crate) cleared_at: Option<DateTime<Utc>>,
     pub(crate) timestamp_ms: Option<i64>,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) value: Option<Vec<u8>>,
@@ -406,6 +410,7 @@ pub(crate) struct Kept {
     pub(crate) parked_at: DateTime<Utc>,
     pub(crate) tried_at: DateTime<Utc>,
     pub(crate) resolved_at: Option<DateTime<Utc>>,
+    pub(crate) cleared_at: Option<DateTime<Utc>>,
 }
 
 /// Reads whether a record became a dead letter.
@@ -450,4 +455,18 @@ pub(crate) async fn ahead(
         .bind(number)
         .fetch_one(connection)
         .await?)
+}
+
+/// Removes the bytes of letters that were resolved more than `keep` ago, of `max` at most. Returns of how many.
+pub(crate) async fn clear(
+    connection: &mut PgConnection,
+    keep: Duration,
+    max: i64,
+) -> Result<u64, Error> {
+    let done = sqlx::query(CLEAR)
+        .bind(millis(keep))
+        .bind(max)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
 }

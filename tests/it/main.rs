@@ -37,5 +37,6 @@ mod rebalance;
 mod records;
 mod relay;
 mod reset;
+mod retention;
 mod store;
 mod tidy;

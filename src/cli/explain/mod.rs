@@ -132,6 +132,7 @@ fn letter_json(letter: &Kept) -> Value {
         "detail": letter.detail, "state": letter.state, "attempts": letter.attempts,
         "parked_at": letter.parked_at.to_rfc3339(), "tried_at": letter.tried_at.to_rfc3339(),
         "resolved_at": letter.resolved_at.map(|at| at.to_rfc3339()),
+        "cleared_at": letter.cleared_at.map(|at| at.to_rfc3339()),
     })
 }
 

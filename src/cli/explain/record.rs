@@ -280,7 +280,18 @@ impl Found<'_> {
         let mut details = Vec::new();
         let mut add = |label, text: String| details.push((label, text));
         if let Some(letter) = self.letter(self.live.generation) {
-            add("reason", format!("{}: {}", letter.reason, letter.detail));
+            let (reason, detail) = (&letter.reason, &letter.detail);
+            let kept = match letter.cleared_at {
+                None => format!(
+                    "`tidegate dead-letters show {}` has its bytes",
+                    letter.number
+                ),
+                Some(at) => format!("its bytes were removed {}", time(at)),
+            };
+            match letter.cleared_at {
+                None => add("reason", format!("{reason}: {detail}")),
+                Some(_) => add("reason", reason.clone()),
+            }
             add(
                 "parked",
                 format!(
@@ -299,13 +310,7 @@ impl Found<'_> {
                     ),
                 );
             }
-            add(
-                "dead letter",
-                format!(
-                    "{}; `tidegate dead-letters show {}` has its bytes",
-                    letter.number, letter.number
-                ),
-            );
+            add("dead letter", format!("{}; {kept}", letter.number));
         }
         if let Some(batch) = self.batch(self.live.generation) {
             let (from, last) = (number(batch.from_offset), number(batch.to_offset - 1));
