@@ -18,7 +18,7 @@ use crate::sql_projection::{
     Emit, SqlProjection, SqlText, Statement, column_problem, last_word, script_problem,
 };
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "version",
     "topics",
     "format",
@@ -34,6 +34,7 @@ const KEYS: [&str; 24] = [
     "failed_consecutive_max",
     "failed_share_max",
     "sqlstates",
+    "dead_letter_topic",
     "history",
     "start",
     "setup",
@@ -130,6 +131,7 @@ fn read_one(
         .choice("tombstones", &tombstones, sources)
         .unwrap_or_default();
     read_failure(&mut projection, &mut section, sources);
+    projection.dead_letter_topic = section.string("dead_letter_topic", sources);
     projection.history = read_history(&section, sources);
     let starts = [("earliest", Start::Earliest), ("latest", Start::Latest)];
     projection.start = section

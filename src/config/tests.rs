@@ -496,6 +496,27 @@ fn resolved_dead_letters_are_kept_for_days() {
 }
 
 #[test]
+fn dead_letters_go_to_a_topic_that_the_projection_does_not_read() {
+    let line = |topic: &str| format!("dead_letter_topic = \"{topic}\"");
+    check_line("projections.p", &line("t-dead"), &[]);
+    check_line(
+        "projections.p",
+        &line("t"),
+        &["11:21 `t` is a topic that the projection reads: it would park its own dead letters"],
+    );
+    check_line(
+        "projections.p",
+        &line("a b"),
+        &["11:21 `a b` cannot name a topic"],
+    );
+    check_line(
+        "projections.p",
+        &format!("{}\non_failure = \"halt\"", line("t-dead")),
+        &["11:21 with `on_failure = \"halt\"` there are no dead letters to send"],
+    );
+}
+
+#[test]
 fn a_count_has_bounds() {
     check_line("apply", "writers = 64", &[]);
     check_line(

@@ -22,6 +22,7 @@ mod apply;
 mod chaos;
 mod cli;
 mod crash;
+mod dead_letter_topic;
 mod dead_letters;
 mod durability;
 mod explain;
