@@ -29,6 +29,21 @@ points! {
     /// After COMMIT was answered, before anything else knows: an end here leaves both.
     APPLY_AFTER_COMMIT = "apply-after-commit";
 
+    /// Dead letters are stored and the position has not moved.
+    PARK_AFTER_LETTERS = "park-after-letters";
+
+    /// The effects and messages of parked records are written, the records are not resolved.
+    REDRIVE_BEFORE_RESOLVE = "redrive-before-resolve";
+    /// They are resolved, and it is not committed.
+    REDRIVE_BEFORE_COMMIT = "redrive-before-commit";
+    /// It is committed, the operator does not know.
+    REDRIVE_AFTER_COMMIT = "redrive-after-commit";
+
+    /// Dead letters are discarded, or a gap is accepted, and it is not committed.
+    LETTERS_BEFORE_COMMIT = "letters-before-commit";
+    /// It is committed, the operator does not know.
+    LETTERS_AFTER_COMMIT = "letters-after-commit";
+
     /// The answer to COMMIT has not come; nothing is decided.
     UNKNOWN_BEFORE_CLAIM = "unknown-before-claim";
     /// A claim has read what became of it.

@@ -266,6 +266,7 @@ fn as_json(letter: &Listed) -> serde_json::Value {
         "detail": letter.detail, "state": letter.state, "attempts": letter.attempts,
         "parked_at": letter.parked_at.to_rfc3339(), "tried_at": letter.tried_at.to_rfc3339(),
         "resolved_at": letter.resolved_at.map(|at| at.to_rfc3339()),
+        "cleared_at": letter.cleared_at.map(|at| at.to_rfc3339()),
     })
 }
 
@@ -296,7 +297,9 @@ async fn execute_show(arguments: Show) -> Done {
             .as_ref()
             .map_or_else(String::new, |code| format!(" (SQLSTATE {code})"))
     );
-    println!("detail     {}", letter.detail);
+    if letter.cleared_at.is_none() {
+        println!("detail     {}", letter.detail);
+    }
     println!(
         "parked     {}, tried {} times, last {}",
         time(letter.parked_at),
@@ -320,6 +323,13 @@ async fn execute_show(arguments: Show) -> Done {
         "written    {}",
         written.map_or_else(|| "at no time".to_owned(), time)
     );
+    if let Some(at) = letter.cleared_at {
+        println!(
+            "removed    {}: key, value, headers and detail, `keep_days` after it was resolved",
+            time(at)
+        );
+        return Ok(());
+    }
     for (name, value) in letter.header_names.iter().zip(&letter.header_values) {
         println!(
             "header     {}: {}",
@@ -332,7 +342,10 @@ async fn execute_show(arguments: Show) -> Done {
     Ok(())
 }
 
-fn find<'p>(all: &'p [std::sync::Arc<Projection>], name: &str) -> Result<&'p Projection, Failed> {
+pub(super) fn find<'p>(
+    all: &'p [std::sync::Arc<Projection>],
+    name: &str,
+) -> Result<&'p Projection, Failed> {
     let found = all.iter().find(|projection| projection.name() == name);
     found.map(|found| &**found).ok_or_else(|| {
         let known: Vec<&str> = all.iter().map(|p| p.name()).collect();

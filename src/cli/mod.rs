@@ -19,6 +19,7 @@ mod accept_topic;
 mod check;
 mod dead_letters;
 mod demo;
+mod explain;
 mod gate;
 mod migrate;
 mod output;
@@ -70,6 +71,8 @@ enum Command {
     Check(check::Arguments),
     /// Shows how far each partition and each outbox stream is
     Status(status::Arguments),
+    /// Says what happened to a record, or what an entity waits for
+    Explain(explain::Arguments),
     /// Proves from the tables that every record is accounted for
     Verify(verify::Arguments),
     /// Empties a projection's tables and fills them again from the log, also while it runs
@@ -201,6 +204,7 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Migrate(arguments) => migrate::execute(arguments).await,
         Command::Check(arguments) => check::execute(arguments, registry).await,
         Command::Status(arguments) => status::execute(arguments).await,
+        Command::Explain(arguments) => explain::execute(arguments, registry).await,
         Command::Verify(arguments) => verify::execute(arguments).await,
         Command::Reset(arguments) => reset::execute(arguments, registry).await,
         Command::Skip(arguments) => skip::execute(arguments).await,

@@ -39,7 +39,7 @@ fn to(text: &str) -> Result<To, String> {
 }
 
 /// `topic/3`, or `topic[3]` as in messages.
-fn partition(text: &str) -> Result<TopicPartition, String> {
+pub(super) fn partition(text: &str) -> Result<TopicPartition, String> {
     let inner = text
         .strip_suffix(']')
         .and_then(|text| text.rsplit_once('['));

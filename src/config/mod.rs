@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) timeouts: Timeouts,
     pub(crate) apply: Apply,
     pub(crate) relay: Relay,
+    /// How long the bytes of resolved dead letters are kept.
+    pub(crate) keep_letters: Duration,
     pub(crate) projections: Vec<Configured>,
 }
 
@@ -125,6 +127,7 @@ pub(crate) struct Draft {
     pub(crate) postgres: Option<(String, Timeouts)>,
     apply: Option<Apply>,
     relay: Option<Relay>,
+    keep_letters: Duration,
     /// With those statements that no problem makes pointless to check.
     pub(crate) projections: Vec<Configured>,
 }
@@ -145,6 +148,7 @@ impl Draft {
                     timeouts,
                     apply,
                     relay,
+                    keep_letters: self.keep_letters,
                     projections: self.projections,
                 })
             }
@@ -254,6 +258,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let postgres = top.table("postgres", sources);
     let apply = top.table("apply", sources);
     let relay = top.table("relay", sources);
+    let dead_letters = top.table("dead_letters", sources);
     let projections = top.table("projections", sources);
     top.finish(&[], sources);
 
@@ -264,6 +269,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.postgres = read_postgres(postgres, sources);
     draft.apply = Some(apply);
     draft.relay = Some(read_relay(relay, sources));
+    draft.keep_letters = read_dead_letters(dead_letters, sources);
     draft.projections = projections::read(projections, sources);
 }
 
@@ -425,6 +431,13 @@ fn read_relay(section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
     };
     section.finish(&["enabled", "lease"], sources);
     relay
+}
+
+fn read_dead_letters(section: Section<'_>, sources: &mut Sources<'_>) -> Duration {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let days = section.count("keep_days", 1..=36_500, 30, sources);
+    section.finish(&["keep_days"], sources);
+    DAY * u32::try_from(days).unwrap_or(u32::MAX)
 }
 
 /// A value as text, for settings that take strings.

@@ -1,6 +1,7 @@
 //! `[projections.<name>]`: a projection in SQL.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::DeValue;
@@ -17,7 +18,7 @@ use crate::sql_projection::{
     Emit, SqlProjection, SqlText, Statement, column_problem, last_word, script_problem,
 };
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 25] = [
     "version",
     "topics",
     "format",
@@ -33,6 +34,8 @@ const KEYS: [&str; 23] = [
     "failed_consecutive_max",
     "failed_share_max",
     "sqlstates",
+    "dead_letter_topic",
+    "history",
     "start",
     "setup",
     "seed",
@@ -128,6 +131,8 @@ fn read_one(
         .choice("tombstones", &tombstones, sources)
         .unwrap_or_default();
     read_failure(&mut projection, &mut section, sources);
+    projection.dead_letter_topic = section.string("dead_letter_topic", sources);
+    projection.history = read_history(&section, sources);
     let starts = [("earliest", Start::Earliest), ("latest", Start::Latest)];
     projection.start = section
         .choice("start", &starts, sources)
@@ -261,6 +266,33 @@ fn read_gate(
         }
     };
     Some(Gate::Next { first })
+}
+
+/// How long a history is kept: a whole number of hours or days, so that nobody has to count zeros.
+fn read_history(section: &Section<'_>, sources: &mut Sources<'_>) -> Option<Duration> {
+    const HOUR: u64 = 60 * 60;
+    const YEARS_MAX: u64 = 10;
+    let Setting { text, place } = section.located("history", sources)?;
+    if text == "off" {
+        return None;
+    }
+    let seconds = |text: &str| {
+        let (number, hours) = match text.strip_suffix('d') {
+            Some(days) => (days, 24),
+            None => (text.strip_suffix('h')?, 1),
+        };
+        let seconds = number.parse::<u64>().ok()?.checked_mul(hours * HOUR)?;
+        (HOUR..=YEARS_MAX * 365 * 24 * HOUR)
+            .contains(&seconds)
+            .then_some(seconds)
+    };
+    let history = seconds(&text).map(Duration::from_secs);
+    if history.is_none() {
+        let what = format!("`history` cannot be `{text}`");
+        let cure = "write hours or days, such as \"48h\" or \"7d\", up to ten years, or \"off\"";
+        sources.problems.add(place, what, cure);
+    }
+    history
 }
 
 fn source(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> Option<Source> {

@@ -455,6 +455,68 @@ fn a_duration_has_a_unit_and_bounds() {
 }
 
 #[test]
+fn a_history_is_kept_for_hours_or_days() {
+    let keeps = |line: &str| {
+        let config = good(&format!("{GOOD}{PROJECTION}{line}\n"), &[]);
+        let hours = |history: Duration| history.as_secs() / 3600;
+        config.projections[0].projection.history.map(hours)
+    };
+    assert_eq!(keeps(""), None);
+    assert_eq!(keeps("history = \"off\""), None);
+    assert_eq!(keeps("history = \"48h\""), Some(48));
+    assert_eq!(keeps("history = \"7d\""), Some(7 * 24));
+    for text in [
+        "",
+        "0h",
+        "7",
+        "7m",
+        "3651d",
+        "d",
+        "1.5d",
+        "99999999999999999999d",
+    ] {
+        let what = format!("11:11 `history` cannot be `{text}`");
+        check_line("projections.p", &format!("history = \"{text}\""), &[&what]);
+    }
+}
+
+#[test]
+fn resolved_dead_letters_are_kept_for_days() {
+    let days = |text: &str| {
+        let config = good(&format!("{GOOD}{text}"), &[]);
+        config.keep_letters.as_secs() / (24 * 60 * 60)
+    };
+    assert_eq!(days(""), 30);
+    assert_eq!(days("[dead_letters]\nkeep_days = 1\n"), 1);
+    check_line(
+        "dead_letters",
+        "keep_days = 0",
+        &["7:13 `dead_letters.keep_days` cannot be `0`"],
+    );
+}
+
+#[test]
+fn dead_letters_go_to_a_topic_that_the_projection_does_not_read() {
+    let line = |topic: &str| format!("dead_letter_topic = \"{topic}\"");
+    check_line("projections.p", &line("t-dead"), &[]);
+    check_line(
+        "projections.p",
+        &line("t"),
+        &["11:21 `t` is a topic that the projection reads: it would park its own dead letters"],
+    );
+    check_line(
+        "projections.p",
+        &line("a b"),
+        &["11:21 `a b` cannot name a topic"],
+    );
+    check_line(
+        "projections.p",
+        &format!("{}\non_failure = \"halt\"", line("t-dead")),
+        &["11:21 with `on_failure = \"halt\"` there are no dead letters to send"],
+    );
+}
+
+#[test]
 fn a_count_has_bounds() {
     check_line("apply", "writers = 64", &[]);
     check_line(

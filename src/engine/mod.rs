@@ -1,6 +1,7 @@
 //! Pure decisions: values in, values out. No async, no I/O, no clock.
 
 pub(crate) mod backoff;
+pub(crate) mod explain;
 pub(crate) mod gate;
 pub(crate) mod isolation;
 pub(crate) mod parking;

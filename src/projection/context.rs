@@ -14,10 +14,10 @@ use crate::types::Header;
 /// The producer's `message.max.bytes` is 1,048,588, as is the brokers' default, and counts framing and
 /// the CloudEvents headers too. These have the 48 KB in between and need a few hundred bytes of it: what
 /// the emitter can make longer is counted here.
-const MESSAGE_SIZE_MAX: usize = 1_000_000;
+pub(crate) const MESSAGE_SIZE_MAX: usize = 1_000_000;
 
 /// The lengths of a header's name and value, which are sent with it: up to three bytes each.
-const HEADER_FRAMING: usize = 6;
+pub(crate) const HEADER_FRAMING: usize = 6;
 
 /// A downstream message. It leaves only if the batch commits, and then at least once, always with
 /// the same id.

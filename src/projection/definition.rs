@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::column::Column;
 use super::handler::{BatchHandler, Erased, Handler};
@@ -162,6 +163,10 @@ pub struct Projection {
     pub(crate) on_failure: OnFailure,
     pub(crate) parking: ParkingLimits,
     pub(crate) attempts_max: u32,
+    /// Where what is parked is sent to.
+    pub(crate) dead_letter_topic: Option<String>,
+    /// How long it is kept what became of each record; none for not at all.
+    pub(crate) history: Option<Duration>,
     /// What SQLSTATEs of the handler's statements mean here, other than usual.
     pub(crate) sqlstates: BTreeMap<String, Class>,
     pub(crate) start: Start,
@@ -217,6 +222,8 @@ impl Projection {
             on_failure: OnFailure::default(),
             parking: ParkingLimits::default(),
             attempts_max: 0,
+            dead_letter_topic: None,
+            history: None,
             sqlstates: BTreeMap::new(),
             start: Start::default(),
             setup: String::new(),
@@ -275,6 +282,22 @@ impl Projection {
     #[must_use]
     pub fn attempts_max(mut self, attempts: u32) -> Self {
         self.attempts_max = attempts;
+        self
+    }
+
+    /// Sends what is parked to a topic too: each record once, when it is parked for the first time, with its bytes and
+    /// headers that say why. The dead letter in the database is the one that counts.
+    #[must_use]
+    pub fn dead_letter_topic(mut self, topic: &str) -> Self {
+        self.dead_letter_topic = Some(topic.to_owned());
+        self
+    }
+
+    /// Keeps for this long what became of each record: for `tidegate explain`. It costs a row for each partition of
+    /// a batch, and one for each dropped record.
+    #[must_use]
+    pub fn history(mut self, keep: Duration) -> Self {
+        self.history = Some(keep);
         self
     }
 
@@ -396,6 +419,29 @@ impl Projection {
                     "topics",
                     format!("topic `{topic}` is named twice"),
                     "remove one",
+                );
+            }
+        }
+        if let Some(topic) = &self.dead_letter_topic {
+            if !is_topic(topic) {
+                add(
+                    "dead_letter_topic",
+                    format!("`{topic}` cannot name a topic"),
+                    TOPIC_CURE,
+                );
+            } else if self.topics.contains(topic) {
+                add(
+                    "dead_letter_topic",
+                    format!(
+                        "`{topic}` is a topic that the projection reads: it would park its own dead letters"
+                    ),
+                    "name another",
+                );
+            } else if self.on_failure == OnFailure::Halt {
+                add(
+                    "dead_letter_topic",
+                    "with `on_failure = \"halt\"` there are no dead letters to send".to_owned(),
+                    "remove one of the two",
                 );
             }
         }

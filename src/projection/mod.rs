@@ -20,7 +20,7 @@ pub use handler::{BatchHandler, HandlerError};
 pub use registry::{Registry, RegistryError};
 
 pub(crate) use column::{ColumnData, TextColumn};
-pub(crate) use context::Emitted;
+pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};
 pub(crate) use definition::{TOPIC_CURE, is_identifier, is_near, is_topic};
 pub(crate) use events::{Events, Outcome, Ref, Share};
 pub(crate) use handler::Handler;

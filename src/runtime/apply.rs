@@ -17,6 +17,8 @@ use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::admission;
+use super::dead_letter_topic;
+use super::history;
 use super::parking;
 use crate::codec::Decoder;
 use crate::engine::Class;
@@ -260,6 +262,7 @@ async fn in_transaction(
     let admitted = admission::admit(connection, projection, events, &order).await?; // I4
     failpoint::reach(failpoint::APPLY_AFTER_GATE);
     let outcomes = &admitted.outcomes;
+    history::dropped(connection, applier, events, parts, outcomes).await?;
     let emitted = match effects(connection, projection, events, &order, outcomes).await {
         Ok(emitted) => emitted,
         Err(failure) if !failure.leaves_connection_usable() => return Err(failure),
@@ -281,25 +284,20 @@ async fn in_transaction(
         return Err(Failure::Refused); // before anything of ours could be written outside the transaction
     }
     let had_kept = parking::spend_rights(connection, projection, events, parts, outcomes).await?;
-    let messages = messages(projection, events, parts, emitted, &had_kept);
+    let mut messages = messages(projection, events, parts, emitted, &had_kept);
+    let parked = &admitted.parked;
+    messages.extend(dead_letter_topic::messages(applier, events, parts, parked));
     if !messages.is_empty() {
         outbox::insert(connection, &messages).await?; // I5
         failpoint::reach(failpoint::APPLY_AFTER_OUTBOX);
     }
-    if !admitted.parked.is_empty() {
-        parking::park(
-            connection,
-            applier,
-            events,
-            parts,
-            &admitted.parked,
-            &had_kept,
-        )
-        .await?; // I6
+    if !parked.is_empty() {
+        parking::park(connection, applier, events, parts, parked, &had_kept).await?; // I6
     }
 
     failpoint::reach(failpoint::APPLY_BEFORE_ADVANCE);
     let moves = moves(parts, events, outcomes);
+    history::batch(connection, applier, batch_id, &moves).await?;
     let expected = Expected {
         projection: &projection.name,
         generation: generation.number,

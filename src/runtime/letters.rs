@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::reposition::Operator;
 use crate::engine::gate::Standing;
+use crate::failpoint;
 use crate::store::dead_letter::{self, Listed};
 use crate::store::operation::{self, Operation};
 use crate::store::{self, Offsets, transaction};
@@ -192,7 +193,11 @@ async fn end<T>(
     done: Result<T, LetterError>,
 ) -> Result<T, LetterError> {
     match &done {
-        Ok(_) => transaction::commit(connection).await?,
+        Ok(_) => {
+            failpoint::reach(failpoint::LETTERS_BEFORE_COMMIT);
+            transaction::commit(connection).await?;
+            failpoint::reach(failpoint::LETTERS_AFTER_COMMIT);
+        }
         Err(_) => transaction::rollback(connection).await?,
     }
     done

@@ -3,6 +3,9 @@
 mod admission;
 mod apply;
 mod claim;
+mod dead_letter_topic;
+mod history;
+mod housekeeping;
 mod letters;
 mod parking;
 mod redrive;

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 
 use super::apply::{Applier, Failure, Part, Then};
 use crate::engine::parking::{Reason, Rejection};
+use crate::failpoint;
 use crate::projection::{Events, OnFailure, Outcome, Projection, Ref};
 use crate::store::dead_letter::{self, Letter};
 use crate::store::{self, Offsets};
@@ -56,7 +57,7 @@ fn halt(at: Ref, reason: Reason, why: String) -> Failure {
 }
 
 /// The part of a batch that an event belongs to.
-fn part<'p, 'a>(events: &Events<'_>, parts: &'p [Part<'a>], event: Ref) -> &'p Part<'a> {
+pub(super) fn part<'p, 'a>(events: &Events<'_>, parts: &'p [Part<'a>], event: Ref) -> &'p Part<'a> {
     &parts[events
         .shares
         .partition_point(|share| share.refs.end <= event)]
@@ -133,6 +134,7 @@ pub(super) async fn park(
     }
     dead_letter::insert(connection, name, generation, &letters).await?;
     store::keep_right_to_emit(connection, name, &rights).await?; // I5
+    failpoint::reach(failpoint::PARK_AFTER_LETTERS);
     let entities: BTreeSet<&str> = letters.iter().filter_map(|letter| letter.entity).collect();
     let entities: Vec<&str> = entities.into_iter().collect();
     let waiting = dead_letter::count(connection, name, generation, &entities).await?;

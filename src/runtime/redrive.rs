@@ -15,6 +15,7 @@ use crate::codec::Decoder;
 use crate::engine::gate::{self, Admission, Standing};
 use crate::engine::parking::Rejection;
 use crate::engine::redact::Secrets;
+use crate::failpoint;
 use crate::projection::{Emitted, Events, First, Gate, HandlerError, Outcome, Projection, Ref};
 use crate::store::dead_letter::{self, Waits};
 use crate::store::position::Expected;
@@ -370,11 +371,14 @@ impl Redriver<'_> {
             schema_name: &generation.schema_name,
             schema_oid: generation.schema_oid,
         };
+        failpoint::reach(failpoint::REDRIVE_BEFORE_RESOLVE);
         let done = dead_letter::resolve(connection, &expected, &resolved).await?;
         if done != resolved.len() as u64 {
             return Err(RedriveError::Refused.into()); // I1, I6: seen before COMMIT is sent
         }
+        failpoint::reach(failpoint::REDRIVE_BEFORE_COMMIT);
         transaction.commit().await.map_err(store::Error::from)?;
+        failpoint::reach(failpoint::REDRIVE_AFTER_COMMIT);
         Ok(step)
     }
 

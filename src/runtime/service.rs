@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::housekeeping::Housekeeping;
 use super::start;
 use super::topic_watch::{self, TopicIds};
 use super::writer::{Limits, Writer};
@@ -132,11 +133,13 @@ pub(crate) async fn run(
         relay = service.config.relay.enabled,
         "running"
     );
-    let relay_stop = CancellationToken::new();
-    let mut relay = JoinSet::new();
+    // What outlives the projections: their last messages are to be sent.
+    let helpers_stop = CancellationToken::new();
+    let mut helpers = JoinSet::new();
     if service.config.relay.enabled {
-        relay.spawn(service.relay(relay_stop.clone()).run());
+        helpers.spawn(service.relay(helpers_stop.clone()).run());
     }
+    helpers.spawn(service.housekeeping(helpers_stop.clone()).run());
     // Each on its own: one whose topic is missing keeps no other waiting.
     let mut tasks = JoinSet::new();
     for projection in projections {
@@ -147,7 +150,7 @@ pub(crate) async fn run(
     while !tasks.is_empty() {
         let ended = tokio::select! {
             Some(ended) = tasks.join_next() => ended.unwrap_or_else(|_| Err(Error::Panicked)),
-            Some(ended) = relay.join_next() => ended.map_err(|_| Error::Panicked),
+            Some(ended) = helpers.join_next() => ended.map_err(|_| Error::Panicked),
         };
         if let Err(failure) = ended {
             error!(error = %failure, "cannot go on");
@@ -156,8 +159,8 @@ pub(crate) async fn run(
         }
     }
     failpoint::reach(failpoint::STOP_AFTER_LEAVING);
-    relay_stop.cancel();
-    while relay.join_next().await.is_some() {}
+    helpers_stop.cancel();
+    while helpers.join_next().await.is_some() {}
     if result.is_ok() {
         info!("stopped");
     }
@@ -172,6 +175,15 @@ impl Service {
             owner: self.owner.clone(),
             lease: self.config.relay.lease,
             wake: Arc::clone(&self.outbox),
+            stop,
+        }
+    }
+
+    fn housekeeping(&self, stop: CancellationToken) -> Housekeeping {
+        Housekeeping {
+            database: self.database.clone(),
+            keep_letters: self.config.keep_letters,
+            owner: self.owner.clone(),
             stop,
         }
     }

@@ -1,14 +1,15 @@
 //! `dead_letter`: records that could not be applied, with their bytes, and those that wait behind them.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use sqlx::{FromRow, PgConnection, Row};
 
-use super::Error;
-use super::position::Expected;
+use super::position::{Expected, OfRecord};
+use super::{Error, millis};
 use crate::engine::parking::{Reason, Rejection};
 use crate::types::{Header, Record, RecordBuilder, TopicPartition};
 
@@ -24,6 +25,10 @@ const SUMMARY: &str = include_str!("sql/dead_letter_summary.sql");
 const ACCOUNT: &str = include_str!("sql/dead_letter_account.sql");
 const DISCARD: &str = include_str!("sql/dead_letter_discard.sql");
 const FIRST_SEQUENCE: &str = include_str!("sql/dead_letter_first_sequence.sql");
+const OF_RECORD: &str = include_str!("sql/dead_letter_of_record.sql");
+const OF_ENTITY: &str = include_str!("sql/dead_letter_of_entity.sql");
+const AHEAD: &str = include_str!("sql/dead_letter_ahead.sql");
+const CLEAR: &str = include_str!("sql/dead_letter_clear.sql");
 const COUNT: &str = include_str!("sql/dead_letter_count.sql");
 
 /// A record to be parked.
@@ -289,6 +294,8 @@ pub(crate) struct Listed {
     pub(crate) parked_at: DateTime<Utc>,
     pub(crate) tried_at: DateTime<Utc>,
     pub(crate) resolved_at: Option<DateTime<Utc>>,
+    /// When key, value, headers and detail were removed.
+    pub(crate) cleared_at: Option<DateTime<Utc>>,
     pub(crate) timestamp_ms: Option<i64>,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) value: Option<Vec<u8>>,
@@ -383,4 +390,83 @@ pub(crate) async fn first_sequence(
         .bind(after)
         .fetch_one(connection)
         .await?)
+}
+
+/// A dead letter without its bytes.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Kept {
+    pub(crate) number: i64,
+    pub(crate) generation: i32,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) record_offset: i64,
+    pub(crate) entity: Option<String>,
+    pub(crate) sequence: Option<i64>,
+    pub(crate) reason: String,
+    pub(crate) sqlstate: Option<String>,
+    pub(crate) detail: String,
+    pub(crate) state: String,
+    pub(crate) attempts: i32,
+    pub(crate) parked_at: DateTime<Utc>,
+    pub(crate) tried_at: DateTime<Utc>,
+    pub(crate) resolved_at: Option<DateTime<Utc>>,
+    pub(crate) cleared_at: Option<DateTime<Utc>>,
+}
+
+/// Reads whether a record became a dead letter.
+pub(crate) async fn of_record(
+    connection: &mut PgConnection,
+    record: &OfRecord<'_>,
+) -> Result<Vec<Kept>, Error> {
+    record.ask(connection, OF_RECORD).await
+}
+
+/// Reads dead letters of an entity: the first that wait, or the last that do not any more.
+pub(crate) async fn of_entity(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    entity: &str,
+    waiting: bool,
+    max: i64,
+) -> Result<Vec<Kept>, Error> {
+    Ok(sqlx::query_as(OF_ENTITY)
+        .bind(projection)
+        .bind(generation)
+        .bind(entity)
+        .bind(waiting)
+        .bind(max)
+        .fetch_all(connection)
+        .await?)
+}
+
+/// How many records of an entity wait before a letter.
+pub(crate) async fn ahead(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    entity: &str,
+    number: i64,
+) -> Result<i64, Error> {
+    Ok(sqlx::query_scalar(AHEAD)
+        .bind(projection)
+        .bind(generation)
+        .bind(entity)
+        .bind(number)
+        .fetch_one(connection)
+        .await?)
+}
+
+/// Removes the bytes of letters that were resolved more than `keep` ago, of `max` at most. Returns of how many.
+pub(crate) async fn clear(
+    connection: &mut PgConnection,
+    keep: Duration,
+    max: i64,
+) -> Result<u64, Error> {
+    let done = sqlx::query(CLEAR)
+        .bind(millis(keep))
+        .bind(max)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::{FromRow, PgConnection, Row};
 
 use super::Error;
 use crate::engine::gate::Standing;
@@ -12,6 +12,7 @@ const NEWEST: &str = include_str!("sql/gate_newest.sql");
 const NEXT: &str = include_str!("sql/gate_next.sql");
 const LOCK: &str = include_str!("sql/gate_lock.sql");
 const MOVE: &str = include_str!("sql/gate_move.sql");
+const READ: &str = include_str!("sql/gate_read.sql");
 const PARKED: &str = include_str!("sql/gate_parked.sql");
 
 /// An entity whose gate moved.
@@ -137,4 +138,23 @@ pub(crate) async fn parked(
         .fetch_all(connection)
         .await?;
     Ok(parked.into_iter().collect())
+}
+
+/// A gate's row.
+#[derive(Clone, Copy, Debug, FromRow)]
+pub(crate) struct Stands {
+    pub(crate) sequence: i64,
+    pub(crate) previous: Option<i64>,
+    pub(crate) parked: bool,
+}
+
+/// Reads where an entity's gate stands, if it has been met.
+pub(crate) async fn read(
+    connection: &mut PgConnection,
+    entity: &str,
+) -> Result<Option<Stands>, Error> {
+    Ok(sqlx::query_as(READ)
+        .bind(entity)
+        .fetch_optional(connection)
+        .await?)
 }

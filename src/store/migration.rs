@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 3] = [
+const MIGRATIONS: [(i64, &str, &str); 5] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -16,6 +16,16 @@ const MIGRATIONS: [(i64, &str, &str); 3] = [
         3,
         "dead letters",
         include_str!("../../migrations/0003_dead_letters.sql"),
+    ),
+    (
+        4,
+        "history",
+        include_str!("../../migrations/0004_history.sql"),
+    ),
+    (
+        5,
+        "dead letter retention",
+        include_str!("../../migrations/0005_dead_letter_retention.sql"),
     ),
 ];
 

@@ -9,6 +9,7 @@ pub(crate) mod dead_letter;
 mod emission;
 mod error;
 pub(crate) mod gate;
+pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod inbox;
 pub(crate) mod migration;

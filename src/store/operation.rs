@@ -1,11 +1,12 @@
 //! `operation`: what operators did.
 
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::Error;
 
+const DISCARD: &str = include_str!("sql/operation_discard.sql");
 const INSERT: &str = include_str!("sql/operation_insert.sql");
 
 /// An operator action, as it is recorded.
@@ -36,4 +37,25 @@ pub(crate) async fn insert(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// How a dead letter was given up.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Discard {
+    pub(crate) who: String,
+    pub(crate) at: chrono::DateTime<chrono::Utc>,
+    pub(crate) why: String,
+}
+
+/// Reads who has given up a dead letter.
+pub(crate) async fn discard(
+    connection: &mut PgConnection,
+    projection: &str,
+    letter: i64,
+) -> Result<Option<Discard>, Error> {
+    Ok(sqlx::query_as(DISCARD)
+        .bind(projection)
+        .bind(letter)
+        .fetch_optional(connection)
+        .await?)
 }

@@ -19,6 +19,7 @@ const LOCK: &str = include_str!("sql/position_lock.sql");
 const MOVE: &str = include_str!("sql/position_move.sql");
 const RESUME: &str = include_str!("sql/position_resume.sql");
 const RESET: &str = include_str!("sql/position_reset.sql");
+const HISTORY: &str = include_str!("sql/position_history.sql");
 const BEGIN: &str = include_str!("sql/position_begin.sql");
 
 /// The right to apply one partition, until somebody claims it or an operator acts on it.
@@ -470,4 +471,71 @@ pub(crate) async fn begin(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// Where a partition stands in one generation.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Passed {
+    pub(crate) generation: i32,
+    pub(crate) incarnation: i32,
+    pub(crate) next_offset: i64,
+    /// Where it began; none if that was before anybody wrote it down.
+    pub(crate) first_offset: Option<i64>,
+    pub(crate) desired_state: String,
+    pub(crate) owner: String,
+    pub(crate) connected: bool,
+    pub(crate) applied: i64,
+    pub(crate) stale: i64,
+    pub(crate) duplicate: i64,
+    pub(crate) filtered: i64,
+    pub(crate) condition: String,
+    pub(crate) cause: String,
+    pub(crate) since: chrono::DateTime<chrono::Utc>,
+}
+
+/// Reads where a partition stands and stood, the live generation first.
+pub(crate) async fn history(
+    connection: &mut PgConnection,
+    projection: &str,
+    partition: &TopicPartition,
+) -> Result<Vec<Passed>, Error> {
+    Ok(sqlx::query_as(HISTORY)
+        .bind(projection)
+        .bind(partition.topic())
+        .bind(partition.partition())
+        .fetch_all(connection)
+        .await?)
+}
+
+/// A record, and the generations that may have read it.
+#[derive(Clone, Debug)]
+pub(crate) struct OfRecord<'a> {
+    pub(crate) projection: &'a str,
+    pub(crate) partition: &'a TopicPartition,
+    pub(crate) offset: i64,
+    pub(crate) generations: Vec<i32>,
+    /// Which topic of that name each of them read.
+    pub(crate) incarnations: Vec<i32>,
+}
+
+impl OfRecord<'_> {
+    /// Asks a statement that takes a record.
+    pub(super) async fn ask<T>(
+        &self,
+        connection: &mut PgConnection,
+        statement: &'static str,
+    ) -> Result<Vec<T>, Error>
+    where
+        T: for<'r> FromRow<'r, sqlx::postgres::PgRow> + Send + Unpin,
+    {
+        Ok(sqlx::query_as(statement)
+            .bind(self.projection)
+            .bind(&self.generations)
+            .bind(&self.incarnations)
+            .bind(self.partition.topic())
+            .bind(self.partition.partition())
+            .bind(self.offset)
+            .fetch_all(connection)
+            .await?)
+    }
 }

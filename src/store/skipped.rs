@@ -4,9 +4,10 @@ use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::Error;
-use super::position::Stood;
+use super::position::{OfRecord, Stood};
 
 const INSERT: &str = include_str!("sql/skipped_insert.sql");
+const OF_RECORD: &str = include_str!("sql/skipped_of_record.sql");
 const READ: &str = include_str!("sql/skipped_read.sql");
 
 /// Records a range from a position up to, without, `to_offset`. The operation is recorded before.
@@ -47,4 +48,22 @@ pub(crate) struct Skipped {
 /// Reads the ranges left out in live generations.
 pub(crate) async fn read(connection: &mut PgConnection) -> Result<Vec<Skipped>, Error> {
     Ok(sqlx::query_as(READ).fetch_all(connection).await?)
+}
+
+/// The range that a record was left out with.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct With {
+    pub(crate) generation: i32,
+    pub(crate) from_offset: i64,
+    pub(crate) to_offset: i64,
+    pub(crate) who: String,
+    pub(crate) at: chrono::DateTime<chrono::Utc>,
+}
+
+/// Reads whether a record was left out.
+pub(crate) async fn of_record(
+    connection: &mut PgConnection,
+    record: &OfRecord<'_>,
+) -> Result<Vec<With>, Error> {
+    record.ask(connection, OF_RECORD).await
 }

@@ -75,6 +75,18 @@ fn not_begun(error: sqlx::Error) -> Error {
     }
 }
 
+/// Sets where names lead, for the rest of a transaction that looks into a generation's schema.
+pub(crate) async fn look_into(
+    connection: &mut PgConnection,
+    search_path: &str,
+) -> Result<(), Error> {
+    sqlx::query("SELECT pg_catalog.set_config('search_path', $1, true)")
+        .bind(search_path)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 async fn set(
     connection: &mut PgConnection,
     search_path: &str,

@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::thread;
 use std::time::Duration;
 
+use crate::dead_letters::{self, waiting};
 use crate::failpoint;
 use crate::harness::{
     LONG, Launch, Process, Proxy, Stream, Trouble, Watch, World, committed_offsets, wait_until,
@@ -325,6 +326,124 @@ fn a_skip_that_ends_halfway_has_happened_or_not() {
         .rows("SELECT record_offset FROM journal.journal ORDER BY 1");
     let expected: Vec<(i64,)> = (0..50).chain(60..100).map(|offset| (offset,)).collect();
     assert_eq!(offsets, expected);
+    world.tidegate(&["verify"]).expect(0);
+}
+
+/// A service that ends where it is told to, at a record that cannot be applied, or none.
+fn start_parking(world: &World, failpoint: &str) -> Process {
+    let launch = world.launch("a").comes_back().batch_records_max(20);
+    launch.failpoints(failpoint).start()
+}
+
+fn outbox_size(world: &World) -> usize {
+    world.outbox_sizes().into_values().sum()
+}
+
+// I1, I6: a dead letter is there with the position behind it, or not at all.
+#[test]
+fn a_record_is_parked_with_its_position_or_not_at_all() {
+    let world = dead_letters::score(1);
+    let sender = world.sender();
+    for point in points("park") {
+        dead_letters::send(&sender, 0, "bad", 1, 5000);
+        dead_letters::send(&sender, 0, "bad", 2, 6);
+        sender.flush();
+        expect_end(
+            &world,
+            start_parking(&world, &format!("{point}=return")),
+            point,
+        );
+        assert_eq!((waiting(&world), world.progress()), (0, 0), "{point}");
+        let rights: i64 = world.db.one("SELECT count(*) FROM tidegate.unemitted");
+        assert_eq!(rights, 0, "{point}");
+    }
+    let _process = start_parking(&world, "");
+    world.wait_until_done(LONG);
+    assert_eq!((waiting(&world), world.progress()), (2, 2));
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I1, I5, I6: effects, messages and what became of the records commit together.
+#[test]
+fn a_redrive_that_ends_halfway_has_happened_or_not() {
+    let world = dead_letters::score(1);
+    let sender = world.sender();
+    dead_letters::send(&sender, 0, "bad", 1, 5000);
+    dead_letters::send(&sender, 0, "bad", 2, 6);
+    sender.flush();
+    let _process = start_parking(&world, "");
+    world.wait_until_done(LONG);
+    world
+        .db
+        .run("ALTER TABLE score.score DROP CONSTRAINT not_too_much");
+    for point in points("redrive") {
+        eprintln!("{point}");
+        let redrive = world
+            .launch("redrive")
+            .failpoints(&format!("{point}=return"));
+        redrive
+            .output(&["dead-letters", "redrive", "score"])
+            .expect(-SIGKILL);
+        let (left, rows, messages) = match point {
+            failpoint::REDRIVE_AFTER_COMMIT => (0, vec![("bad".to_owned(), 6)], 2),
+            _ => (2, Vec::new(), 0),
+        };
+        wait_until(LONG, "its transaction is over", || {
+            world.db.one(
+                "SELECT count(*) = 0 FROM pg_stat_activity
+                 WHERE datname = current_database() AND application_name LIKE 'tidegate % redrive %'",
+            )
+        });
+        let found = (
+            waiting(&world),
+            dead_letters::amounts(&world),
+            outbox_size(&world),
+        );
+        assert_eq!(found, (left, rows, messages), "{point}");
+    }
+    world
+        .tidegate(&["dead-letters", "redrive", "score"])
+        .expect(0);
+    assert_eq!(outbox_size(&world), 2);
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I5, I6: what is given up is given up with its right to send and on record, or it waits.
+#[test]
+fn a_discard_that_ends_halfway_has_happened_or_not() {
+    let world = dead_letters::score(1);
+    let sender = world.sender();
+    dead_letters::send(&sender, 0, "bad", 1, 5000);
+    sender.flush();
+    let _process = start_parking(&world, "");
+    world.wait_until_done(LONG);
+    for (point, done) in points("letters").into_iter().zip([false, true]) {
+        eprintln!("{point}");
+        let discard = world
+            .launch("discard")
+            .failpoints(&format!("{point}=return"));
+        let command = [
+            "dead-letters",
+            "discard",
+            "score",
+            "--why",
+            "a test",
+            "--yes",
+        ];
+        discard.output(&command).expect(-SIGKILL);
+        let count = |rows: &str| -> i64 { world.db.one(&format!("SELECT count(*) FROM {rows}")) };
+        let found = (
+            waiting(&world),
+            count("tidegate.unemitted"),
+            count("tidegate.operation"),
+        );
+        let expected = if done { (0, 0, 1) } else { (1, 1, 0) };
+        assert_eq!(found, expected, "{point}");
+    }
+    dead_letters::send(&sender, 0, "bad", 2, 6);
+    sender.flush();
+    world.wait_until_done(LONG);
+    assert_eq!(dead_letters::amounts(&world), [("bad".to_owned(), 6)]);
     world.tidegate(&["verify"]).expect(0);
 }
 

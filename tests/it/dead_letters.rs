@@ -32,11 +32,11 @@ const SETUP: &str = "
         highest bigint NOT NULL CONSTRAINT not_too_much CHECK (highest < 1000)
     )";
 
-fn score(partitions: i32) -> World {
+pub(crate) fn score(partitions: i32) -> World {
     World::new(partitions, PROJECTIONS, &[("score.sql", SETUP)])
 }
 
-fn send(sender: &Sender, partition: i32, account: &str, seq: i64, amount: i64) {
+pub(crate) fn send(sender: &Sender, partition: i32, account: &str, seq: i64, amount: i64) {
     sender.send_json(
         partition,
         &json!({ "account": account, "seq": seq, "amount": amount }),
@@ -58,13 +58,13 @@ fn letter(
     (sequence.into(), reason.to_owned(), state.to_owned())
 }
 
-fn waiting(world: &World) -> i64 {
+pub(crate) fn waiting(world: &World) -> i64 {
     world
         .db
         .one("SELECT count(*) FROM tidegate.dead_letter WHERE state = 'waiting'")
 }
 
-fn amounts(world: &World) -> Vec<(String, i64)> {
+pub(crate) fn amounts(world: &World) -> Vec<(String, i64)> {
     world
         .db
         .rows("SELECT account, amount FROM score.score ORDER BY 1")

@@ -174,6 +174,70 @@ fn launch(world: &World, writers: i32) -> Launch<'_> {
         .env("TIDEGATE__APPLY__WRITERS", writers)
 }
 
+// I6, I10: with parking, a record's fault parks that record and no other; the code's fault parks nothing.
+#[test]
+fn a_handler_that_fails_at_a_record_parks_that_record_only() {
+    let faults = [
+        ("panic", "panicked", "the handler panicked: out of cheese"),
+        ("reject", "rejected", "not this one"),
+        ("reject without a name", "rejected", "one of them"),
+        ("emit too much", "rejected", "1000000 are allowed"),
+        ("no\0such", "rejected", "do what? no\u{fffd}such"),
+    ];
+    let of_code = ["swallow", "commit", "a missing table"];
+    let all = faults.iter().map(|(what, ..)| *what).chain(of_code);
+    let partitions = i32::try_from(faults.len() + of_code.len()).unwrap();
+    let world = World::new(partitions, "", &[]);
+    let sender = world.sender();
+    for (partition, what) in (0..).zip(all) {
+        let misbehave = serde_json::json!({ "do": what }).to_string();
+        for value in ["{}", "{}", "{}", &misbehave, "{}"] {
+            sender.send(partition, None, Some(value.as_bytes()));
+        }
+    }
+    sender.flush();
+    let mut process = world
+        .launch("a")
+        .example("misbehaving")
+        .env("INCOMING_TOPIC", world.incoming())
+        .env("OUTGOING_TOPIC", world.outgoing())
+        .env("TIDEGATE__APPLY__WRITERS", partitions)
+        .env("ON_FAILURE", "park")
+        .start();
+    let next = |partition| {
+        world
+            .positions()
+            .get(&("misbehaving".to_owned(), partition))
+            .copied()
+    };
+    let mut expected: Vec<(i32, i64)> = Vec::new();
+    for (partition, (what, reason, detail)) in (0..).zip(faults) {
+        wait_until(LONG, &format!("{what} is passed"), || {
+            next(partition) == Some(5)
+        });
+        let letters: Vec<(i64, String, String)> = world.db.rows(&format!(
+            "SELECT record_offset, reason, detail FROM tidegate.dead_letter WHERE partition = {partition}"
+        ));
+        assert_eq!(letters.len(), 1, "{what}: {letters:?}");
+        assert_eq!((letters[0].0, &*letters[0].1), (3, reason), "{what}");
+        assert!(letters[0].2.contains(detail), "{what}: {letters:?}");
+        expected.extend([0, 1, 2, 4].map(|offset| (partition, offset)));
+    }
+    for (partition, what) in (0..).zip(of_code).map(|(at, what)| (at + 5, what)) {
+        world.wait_until_halted("misbehaving", partition);
+        let letters: i64 = world.db.one(&format!(
+            "SELECT count(*) FROM tidegate.dead_letter WHERE partition = {partition}"
+        ));
+        assert_eq!(letters, 0, "{what}");
+    }
+    let effects: Vec<(i32, i64)> = world
+        .db
+        .rows("SELECT part, record_offset FROM misbehaving.effect WHERE part < 5 ORDER BY 1, 2");
+    assert_eq!(effects, expected);
+    assert!(process.is_running());
+    world.tidegate(&["verify"]).expect(0);
+}
+
 fn start(world: &World, writers: i32) -> Process {
     launch(world, writers).start()
 }

@@ -56,6 +56,31 @@ fn a_postgres_restart_is_survived() {
     watch.assert_only_grown();
 }
 
+// I6, I10: however much has come meanwhile, and whatever the batches of that moment were answered.
+#[test]
+fn half_a_minute_without_postgres_parks_nothing() {
+    const OUTAGE: Duration = Duration::from_secs(30);
+    let mut postgres = PostgresServer::start();
+    let world = World::ledger_at(&Servers::shared().with_postgres(&postgres), 2);
+    let feeder = world.stream().feed(500);
+    let mut process = launch(&world).start();
+    wait_until(LONG, "it has begun", || world.progress() > 300);
+    let watch = Watch::over(&world.db);
+    postgres.stop_immediately();
+    let began = Instant::now();
+    wait_until(LONG, "the outage lasts", || {
+        assert!(process.is_running());
+        began.elapsed() >= OUTAGE
+    });
+    postgres.start_again();
+    world.db.reconnect();
+    wait_for_more(&world, 500);
+    assert_survived(&world, &mut process, feeder);
+    let parked: i64 = world.db.one("SELECT count(*) FROM tidegate.dead_letter");
+    assert_eq!(parked, 0);
+    watch.assert_only_grown();
+}
+
 // I1, I10: what is asked of a node that only reads is tried again, until the address leads to one that
 // writes. The last one is a standby that lags behind: what it does not know is applied again.
 #[test]

@@ -199,6 +199,34 @@ fn a_missing_column_halts_and_skips_nothing() {
     world.assert_exact();
 }
 
+// I6, I10: where records are parked, the code's fault still parks none, however much is behind it.
+#[test]
+fn a_missing_column_before_a_hundred_thousand_records_parks_nothing() {
+    let world = World::journal(2);
+    let mut stream = world.stream();
+    stream.produce(100);
+    let _process = world.start("a");
+    world.assert_exact();
+    world
+        .db
+        .run("ALTER TABLE journal.journal RENAME COLUMN record_offset TO renamed");
+    stream.produce(100_000);
+    for partition in 0..2 {
+        let cause = world.wait_until_halted("journal", partition);
+        assert!(cause.contains("42703"), "{cause}");
+    }
+    assert_eq!(world.progress(), 100);
+    let parked: i64 = world.db.one("SELECT count(*) FROM tidegate.dead_letter");
+    assert_eq!(parked, 0);
+    world
+        .db
+        .run("ALTER TABLE journal.journal RENAME COLUMN renamed TO record_offset");
+    world.tidegate(&["resume", "journal"]).expect(0);
+    world.assert_exact();
+    let parked: i64 = world.db.one("SELECT count(*) FROM tidegate.dead_letter");
+    assert_eq!(parked, 0);
+}
+
 // I4, I6: what a producer has aborted was never there, and its offsets are no gap.
 #[test]
 fn aborted_records_are_not_applied() {

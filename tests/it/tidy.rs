@@ -246,6 +246,8 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/admission.rs",
             "src/runtime/apply.rs",
             "src/runtime/claim.rs",
+            "src/runtime/history.rs",
+            "src/runtime/housekeeping.rs",
             "src/runtime/letters.rs",
             "src/runtime/redrive.rs",
             "src/runtime/refusal.rs",
@@ -267,6 +269,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/relay/",
             "src/runtime/service.rs",
             "src/cli/demo",
+            "src/cli/explain/log.rs",
             // A log filter names it.
             "src/cli/run.rs",
         ],

@@ -1,0 +1,6 @@
+-- How a record was dropped, in some generations, each with the topic's incarnation that it read.
+SELECT d.generation, d.topic, d.partition, d.record_offset, d.entity, d.sequence, d.outcome, d.gate_sequence, d.at
+FROM unnest($2::integer[], $3::integer[]) AS g (generation, incarnation)
+JOIN tidegate.history_dropped d ON d.generation = g.generation AND d.incarnation = g.incarnation
+WHERE d.projection = $1 AND d.topic = $4 AND d.partition = $5 AND d.record_offset = $6
+ORDER BY d.generation DESC
