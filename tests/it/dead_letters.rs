@@ -608,3 +608,33 @@ fn redriven_under_load_and_over_restarts_the_tables_are_the_fold() {
     assert_eq!(applied + redriven, 900);
     assert_eq!(messages, 900, "each event has sent once");
 }
+
+// I6: headers are kept with every record that is parked, also with those of partitions whose records were taken before
+// anybody knew that headers would be needed.
+#[test]
+fn records_taken_before_headers_were_needed_are_parked_with_theirs() {
+    let world = score(2);
+    let sender = world.sender();
+    for partition in 0..2 {
+        let account = format!("p{partition}");
+        let poison = json!({ "account": account, "seq": 1, "amount": 5000 }).to_string();
+        let headers: [(&str, &[u8]); 1] = [("trace", b"1")];
+        sender.send_with_headers(
+            partition,
+            Some(account.as_bytes()),
+            Some(poison.as_bytes()),
+            &headers,
+        );
+    }
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    let kept: Vec<(String, Vec<Vec<u8>>)> = world
+        .db
+        .rows("SELECT entity, header_names FROM tidegate.dead_letter ORDER BY entity");
+    let trace = vec![b"trace".to_vec()];
+    assert_eq!(
+        kept,
+        [("p0".to_owned(), trace.clone()), ("p1".to_owned(), trace)]
+    );
+}
