@@ -332,9 +332,10 @@ impl Redriver<'_> {
         let remaining = dead_letter::remaining(connection, name, number, &entities).await?;
         let resolved = resolved(&letters, &outcomes);
         let mut left = remaining;
-        for (index, outcome) in outcomes.iter().enumerate() {
+        // By the entity that a letter waits for: one that is filtered now has none in the batch.
+        for (letter, outcome) in letters.iter().zip(&outcomes) {
             if *outcome != Outcome::Parked
-                && let Some(entity) = events.readable_entity(index as Ref)
+                && let Some(entity) = letter.entity.as_deref()
                 && let Some(count) = left.get_mut(entity)
             {
                 *count -= 1;

@@ -131,6 +131,8 @@ pub(crate) struct Waits {
     pub(crate) number: i64,
     pub(crate) partition: TopicPartition,
     pub(crate) incarnation: i32,
+    /// As it was read when the record was parked.
+    pub(crate) entity: Option<String>,
     pub(crate) record: Record,
 }
 
@@ -153,6 +155,7 @@ fn waits(row: &PgRow) -> Result<Waits, Error> {
         number: row.try_get("number")?,
         partition: TopicPartition::new(topic, row.try_get("partition")?),
         incarnation: row.try_get("incarnation")?,
+        entity: row.try_get("entity")?,
         record: builder.build(),
     })
 }

@@ -638,3 +638,39 @@ fn records_taken_before_headers_were_needed_are_parked_with_theirs() {
         [("p0".to_owned(), trace.clone()), ("p1".to_owned(), trace)]
     );
 }
+
+// A letter that turns out to be filtered does not leave its entity marked as waiting.
+#[test]
+fn an_entity_goes_on_behind_a_tombstone_that_is_filtered_at_last() {
+    let mut world = score(1);
+    let sender = world.sender();
+    send(&sender, 0, "a", 1, 5);
+    sender.send(0, Some(b"a"), None);
+    send(&sender, 0, "a", 2, 6);
+    sender.flush();
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(
+        letters(&world, "a"),
+        [
+            letter(None, "undecodable", "waiting"),
+            letter(2, "behind", "waiting")
+        ]
+    );
+    process.stop();
+    world.change_projections(
+        "gate     = \"newest\"",
+        "gate     = \"newest\"\ntombstones = \"filter\"",
+    );
+    let _process = world.start("b");
+    redrive(&world, "score").expect(0);
+    assert_eq!(amounts(&world), [("a".to_owned(), 6)]);
+    send(&sender, 0, "a", 3, 7);
+    sender.flush();
+    world.wait_until_done(LONG);
+    assert_eq!(
+        (waiting(&world), amounts(&world)),
+        (0, vec![("a".to_owned(), 7)])
+    );
+    world.tidegate(&["verify"]).expect(0);
+}
