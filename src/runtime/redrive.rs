@@ -454,9 +454,11 @@ impl Redriver<'_> {
                     gate::newest(previous, false, &sequences, rejected)
                 }
                 Gate::Next { first: First::Any } if free.sequence == i64::MIN => {
-                    let begin = sequences.first().map_or(0, |first| first.saturating_sub(1));
+                    let known = refs
+                        .iter()
+                        .filter_map(|event| events.sequences[*event as usize]);
                     let begin = Standing {
-                        sequence: begin,
+                        sequence: gate::before_any(known),
                         parked: false,
                     };
                     gate::next(begin, &sequences, rejected)

@@ -674,3 +674,36 @@ fn an_entity_goes_on_behind_a_tombstone_that_is_filtered_at_last() {
     );
     world.tidegate(&["verify"]).expect(0);
 }
+
+// I4, I6: gate `next` from any: a first record whose sequence cannot be read says nothing about where its entity begins.
+#[test]
+fn an_entity_whose_first_record_has_no_readable_sequence_begins_with_the_next_one() {
+    let mut world = score(1);
+    world.change_projections(
+        "gate     = \"newest\"",
+        "gate     = \"next\"\nfirst    = \"any\"",
+    );
+    let sender = world.sender();
+    sender.send(0, Some(b"together"), Some(b"{"));
+    send(&sender, 0, "together", 7, 5);
+    send(&sender, 0, "together", 8, 6);
+    sender.send(0, Some(b"later"), Some(b"{"));
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    send(&sender, 0, "later", 3, 5);
+    send(&sender, 0, "later", 4, 6);
+    sender.flush();
+    world.wait_until_done(LONG);
+    assert_eq!(
+        amounts(&world),
+        [("later".to_owned(), 6), ("together".to_owned(), 6)]
+    );
+    assert_eq!(waiting(&world), 2);
+    redrive(&world, "score").expect(70);
+    send(&sender, 0, "later", 5, 7);
+    sender.flush();
+    world.wait_until_done(LONG);
+    assert_eq!(amounts(&world)[0].1, 7);
+    world.tidegate(&["verify"]).expect(0);
+}
