@@ -285,7 +285,8 @@ impl Redriver<'_> {
             }
             Queue::Entities(_) => {
                 let max = i64::try_from(max).unwrap_or(i64::MAX);
-                dead_letter::queue(connection, name, number, &entities, max).await?
+                let by_sequence = matches!(projection.gate, Gate::Next { .. });
+                dead_letter::queue(connection, name, number, &entities, max, by_sequence).await?
             }
         };
         let events = self.decode(&letters);

@@ -160,19 +160,22 @@ fn waits(row: &PgRow) -> Result<Waits, Error> {
     })
 }
 
-/// The first waiting records of entities whose gate rows are locked, at most `max`.
+/// The first waiting records of entities whose gate rows are locked, at most `max`, as they were parked or by
+/// sequence.
 pub(crate) async fn queue(
     connection: &mut PgConnection,
     projection: &str,
     generation: i32,
     entities: &[&str],
     max: i64,
+    by_sequence: bool,
 ) -> Result<Vec<Waits>, Error> {
     let rows = sqlx::query(QUEUE)
         .bind(projection)
         .bind(generation)
         .bind(entities)
         .bind(max)
+        .bind(by_sequence)
         .fetch_all(connection)
         .await?;
     rows.iter().map(waits).collect()

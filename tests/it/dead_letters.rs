@@ -707,3 +707,41 @@ fn an_entity_whose_first_record_has_no_readable_sequence_begins_with_the_next_on
     assert_eq!(amounts(&world)[0].1, 7);
     world.tidegate(&["verify"]).expect(0);
 }
+
+// Gate `next`: what is due is found and tried, also where records that are not due were parked before it.
+#[test]
+fn a_redrive_finds_what_fails_behind_records_that_are_not_due() {
+    let mut world = score(1);
+    world.change_projections("gate     = \"newest\"", "gate     = \"next\"");
+    let sender = world.sender();
+    send(&sender, 0, "a", 1, 5);
+    send(&sender, 0, "a", 5, 9); // early
+    send(&sender, 0, "a", 2, 5000);
+    send(&sender, 0, "a", 3, 6000);
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(
+        letters(&world, "a"),
+        [
+            letter(5, "gap", "waiting"),
+            letter(2, "database", "waiting"),
+            letter(3, "behind", "waiting")
+        ]
+    );
+    let again = redrive(&world, "score").expect(70);
+    assert!(again.stdout.contains("failed again"), "{again:?}");
+    // The first one is repaired, the one behind it is not.
+    world.db.run(
+        "ALTER TABLE score.score DROP CONSTRAINT not_too_much;
+         ALTER TABLE score.score ADD CONSTRAINT not_too_much CHECK (highest < 5500)",
+    );
+    redrive(&world, "score").expect(70);
+    assert_eq!(amounts(&world), [("a".to_owned(), 5000)]);
+    let expected = [
+        letter(5, "gap", "waiting"),
+        letter(2, "database", "applied"),
+        letter(3, "database", "waiting"),
+    ];
+    assert_eq!(letters(&world, "a"), expected);
+}
