@@ -112,6 +112,8 @@ enum Stopped {
         before: usize,
         rejection: Rejection,
     },
+    /// All of it took too long: so many letters may do.
+    Slow(usize),
     Error(RedriveError),
 }
 
@@ -143,7 +145,7 @@ impl Redriver<'_> {
                         return Ok(all);
                     }
                 }
-                Err(Stopped::Rejected { .. }) => {}
+                Err(Stopped::Rejected { .. } | Stopped::Slow(_)) => {}
                 Err(Stopped::Error(error)) => return Err(error),
             }
         }
@@ -173,6 +175,7 @@ impl Redriver<'_> {
                     }
                 }
                 Err(Stopped::Rejected { before, .. }) if before > 0 => max = before,
+                Err(Stopped::Slow(fewer)) => max = fewer,
                 Err(Stopped::Rejected {
                     number, rejection, ..
                 }) => {
@@ -314,12 +317,23 @@ impl Redriver<'_> {
                 }
             }
             Failure::Store(error) => RedriveError::Store(error).into(),
+            Failure::Slow(_) if letters.len() > 1 => Stopped::Slow(letters.len() / 2),
             Failure::Handler { why, .. } | Failure::Slow(why) => RedriveError::Handler(why).into(),
             _ => RedriveError::Refused.into(),
         };
-        let emitted = effects(connection, projection, &events, &order, &outcomes)
-            .await
-            .map_err(rejected)?;
+        let emitted = match effects(connection, projection, &events, &order, &outcomes).await {
+            Ok(emitted) => emitted,
+            Err(failure) if !failure.leaves_connection_usable() => return Err(rejected(failure)),
+            // What a handler does after a ROLLBACK of its own is not ours to try again.
+            Err(failure) => {
+                return Err(
+                    match transaction::is_still_in(connection, &xact_id).await? {
+                        true => rejected(failure),
+                        false => RedriveError::Refused.into(),
+                    },
+                );
+            }
+        };
         let still_in = transaction::settle_effects(connection, true)
             .await
             .map_err(|error| rejected(failure_of(projection, HandlerError::from(error))))?;
