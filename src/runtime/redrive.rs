@@ -21,7 +21,7 @@ use crate::store::position::Expected;
 use crate::store::{self, Offsets, Timeouts, inbox, outbox, transaction};
 
 /// Letters in one transaction, at most.
-const LETTERS_MAX: usize = 1_000;
+pub(crate) const LETTERS_MAX: usize = 1_000;
 
 /// What a redrive works with.
 #[derive(Clone, Copy)]
@@ -31,6 +31,13 @@ pub(crate) struct Redriver<'a> {
     pub(crate) timeouts: Timeouts,
     pub(crate) owner: &'a str,
     pub(crate) secrets: &'a Secrets,
+    /// Letters in one transaction, at most.
+    pub(crate) letters_max: usize,
+}
+
+/// How many letters to try when so many took so long that the connection was given up.
+pub(crate) fn fewer(letters: usize) -> usize {
+    (letters / 4).max(1)
 }
 
 /// What is to be applied again.
@@ -137,7 +144,7 @@ impl Redriver<'_> {
         };
         // Together, as long as nothing fails and all fits; then one by one.
         if entities.len() > 1 {
-            match self.step(connection, queue, LETTERS_MAX).await {
+            match self.step(connection, queue, self.letters_max).await {
                 Ok(step) => {
                     let more = step.more;
                     self.take(connection, step, &mut all).await?;
@@ -163,7 +170,7 @@ impl Redriver<'_> {
         queue: &Queue,
         all: &mut Redriven,
     ) -> Result<(), RedriveError> {
-        let mut max = LETTERS_MAX;
+        let mut max = self.letters_max;
         loop {
             match self.step(connection, queue, max).await {
                 Ok(step) => {

@@ -746,28 +746,32 @@ fn a_redrive_finds_what_fails_behind_records_that_are_not_due() {
     assert_eq!(letters(&world, "a"), expected);
 }
 
-// Gate `next`: what waits is applied in smaller steps if all of it at once takes too long.
+// Gate `next`: what waits is applied in smaller steps if all of it at once takes too long, in one statement or in many.
 #[test]
 fn what_waits_is_drained_in_smaller_steps_if_it_takes_too_long() {
-    let mut world = score(1);
-    world.change_projections("gate     = \"newest\"", "gate     = \"next\"");
-    world.change_projections(
-        "[[projections.score.emit]]",
-        "[[projections.score.apply]]\nsql = \"SELECT pg_sleep(0.03) FROM events\"\n\n[[projections.score.emit]]",
-    );
-    let sender = world.sender();
-    for seq in 2..60 {
-        send(&sender, 0, "a", seq, seq);
+    for (per_event, sleep) in [(false, "0.03"), (true, "0.15")] {
+        let mut world = score(1);
+        world.change_projections("gate     = \"newest\"", "gate     = \"next\"");
+        world.change_projections(
+            "[[projections.score.emit]]",
+            &format!(
+                "[[projections.score.apply]]\nper_event = {per_event}\nsql = \"SELECT pg_sleep({sleep}) FROM events\"\n\n[[projections.score.emit]]"
+            ),
+        );
+        let sender = world.sender();
+        for seq in 2..60 {
+            send(&sender, 0, "a", seq, seq);
+        }
+        sender.flush();
+        let _process = world
+            .launch("a")
+            .env("TIDEGATE__POSTGRES__STATEMENT_TIMEOUT", "700ms")
+            .start();
+        world.wait_until_done(LONG);
+        assert_eq!(waiting(&world), 58);
+        send(&sender, 0, "a", 1, 1);
+        sender.flush();
+        wait_until(LONG, "nothing waits", || waiting(&world) == 0);
+        assert_eq!(amounts(&world), [("a".to_owned(), 59)]);
     }
-    sender.flush();
-    let _process = world
-        .launch("a")
-        .env("TIDEGATE__POSTGRES__STATEMENT_TIMEOUT", "700ms")
-        .start();
-    world.wait_until_done(LONG);
-    assert_eq!(waiting(&world), 58);
-    send(&sender, 0, "a", 1, 1);
-    sender.flush();
-    wait_until(LONG, "nothing waits", || waiting(&world) == 0);
-    assert_eq!(amounts(&world), [("a".to_owned(), 59)]);
 }
