@@ -16,6 +16,7 @@ use crate::engine::Class;
 use crate::engine::parking::Reason;
 use crate::projection::{Gate, Projection, Registry};
 use crate::runtime::{self, LetterError, Operator, Queue, RedriveError, Redriven, Redriver};
+use crate::store;
 use crate::store::dead_letter::{self, Filter, Listed};
 
 /// Letters that one command takes in hand, at most.
@@ -385,12 +386,13 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
     }
     let owner = format!("cli-{}", std::process::id());
     let (decoder, secrets) = (Decoder::new(projection), config.secrets());
-    let redriver = Redriver {
+    let mut redriver = Redriver {
         projection,
         decoder: &decoder,
         timeouts: database.timeouts,
         owner: &owner,
         secrets: &secrets,
+        letters_max: runtime::LETTERS_MAX,
     };
     let bar = ProgressBar::with_draw_target(Some(entities as u64), ProgressDrawTarget::stderr());
     if let Ok(style) =
@@ -401,10 +403,18 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
     let mut total = Redriven::default();
     for queue in &queues {
         let began = std::time::Instant::now();
-        let redriven = redriver
-            .redrive(&mut connection, queue)
-            .await
-            .map_err(redrive_failed)?;
+        let redriven = loop {
+            match redriver.redrive(&mut connection, queue).await {
+                // What was committed is not tried again; fewer at once may do.
+                Err(RedriveError::Store(store::Error::Deadline(..)))
+                    if redriver.letters_max > 1 =>
+                {
+                    redriver.letters_max = runtime::fewer(redriver.letters_max);
+                    connection = connect(&database).await?;
+                }
+                done => break done.map_err(redrive_failed)?,
+            }
+        };
         bar.inc(match queue {
             Queue::Entities(entities) => entities.len() as u64,
             Queue::Letter(_) => 1,

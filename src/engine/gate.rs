@@ -91,6 +91,13 @@ pub(crate) fn run(sequences: &[i64]) -> Option<(i64, i64)> {
     Some((lo, hi))
 }
 
+/// Where an entity's gate stands before its first event, if it may begin with any (`sequences` without those that
+/// cannot be read): just before it, and before all if none can be read.
+pub(crate) fn before_any(sequences: impl IntoIterator<Item = i64>) -> i64 {
+    let first = sequences.into_iter().next();
+    first.map_or(i64::MIN, |first| first.saturating_sub(1))
+}
+
 /// Gate `next`: admits exactly the next sequence, again and again. What is further on waits for it, what is
 /// `rejected` (by its index) waits for a person; neither keeps the one that is due from passing.
 pub(crate) fn next(

@@ -264,9 +264,17 @@ async fn next(
     store::gate::set(connection, &taken_back).await?;
     slow.sort_by_key(|group| group.entity);
     let mut drainable = Vec::new();
+    let before_any = |group: &Group<'_>| {
+        gate::before_any(
+            group
+                .refs
+                .iter()
+                .filter_map(|event| events.sequences[*event as usize]),
+        )
+    };
     let initial = |group: &Group<'_>| match first {
         First::At(first) => first.saturating_sub(1),
-        First::Any => group.sequences[0].saturating_sub(1),
+        First::Any => before_any(group),
     };
     one_by_one(
         connection,
@@ -276,7 +284,16 @@ async fn next(
         initial,
         admitted,
         |standing, group, rejected| {
-            let (admissions, after) = gate::next(standing, group.sequences, rejected);
+            // Of its records none could be read so far.
+            let begins = first == First::Any && standing.sequence == i64::MIN;
+            let from = Standing {
+                sequence: match begins {
+                    true => before_any(group),
+                    false => standing.sequence,
+                },
+                ..standing
+            };
+            let (admissions, after) = gate::next(from, group.sequences, rejected);
             if standing.parked && after.sequence != standing.sequence {
                 drainable.push(group.entity.to_owned());
             }

@@ -137,7 +137,7 @@ impl Failure {
     }
 
     /// Whether a ROLLBACK makes the connection good again.
-    fn leaves_connection_usable(&self) -> bool {
+    pub(super) fn leaves_connection_usable(&self) -> bool {
         match self {
             Self::Rejected { .. } | Self::NeedsHeaders | Self::Refused => true,
             Self::Handler { usable, .. } => *usable,

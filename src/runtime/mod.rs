@@ -19,7 +19,7 @@ mod topic_watch;
 mod writer;
 
 pub(crate) use letters::{LetterError, accept_gap, discard};
-pub(crate) use redrive::{Queue, RedriveError, Redriven, Redriver};
+pub(crate) use redrive::{LETTERS_MAX, Queue, RedriveError, Redriven, Redriver, fewer};
 pub(crate) use reposition::{Operator, RepositionError, accept_topic, set_running, skip};
 pub(crate) use reset::{ResetError, reset};
 pub(crate) use service::{Error as RunError, run};

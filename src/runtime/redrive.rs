@@ -22,7 +22,7 @@ use crate::store::position::Expected;
 use crate::store::{self, Offsets, Timeouts, inbox, outbox, transaction};
 
 /// Letters in one transaction, at most.
-const LETTERS_MAX: usize = 1_000;
+pub(crate) const LETTERS_MAX: usize = 1_000;
 
 /// What a redrive works with.
 #[derive(Clone, Copy)]
@@ -32,6 +32,13 @@ pub(crate) struct Redriver<'a> {
     pub(crate) timeouts: Timeouts,
     pub(crate) owner: &'a str,
     pub(crate) secrets: &'a Secrets,
+    /// Letters in one transaction, at most.
+    pub(crate) letters_max: usize,
+}
+
+/// How many letters to try when so many took so long that the connection was given up.
+pub(crate) fn fewer(letters: usize) -> usize {
+    (letters / 4).max(1)
 }
 
 /// What is to be applied again.
@@ -113,6 +120,8 @@ enum Stopped {
         before: usize,
         rejection: Rejection,
     },
+    /// All of it took too long: so many letters may do.
+    Slow(usize),
     Error(RedriveError),
 }
 
@@ -136,7 +145,7 @@ impl Redriver<'_> {
         };
         // Together, as long as nothing fails and all fits; then one by one.
         if entities.len() > 1 {
-            match self.step(connection, queue, LETTERS_MAX).await {
+            match self.step(connection, queue, self.letters_max).await {
                 Ok(step) => {
                     let more = step.more;
                     self.take(connection, step, &mut all).await?;
@@ -144,7 +153,7 @@ impl Redriver<'_> {
                         return Ok(all);
                     }
                 }
-                Err(Stopped::Rejected { .. }) => {}
+                Err(Stopped::Rejected { .. } | Stopped::Slow(_)) => {}
                 Err(Stopped::Error(error)) => return Err(error),
             }
         }
@@ -162,7 +171,7 @@ impl Redriver<'_> {
         queue: &Queue,
         all: &mut Redriven,
     ) -> Result<(), RedriveError> {
-        let mut max = LETTERS_MAX;
+        let mut max = self.letters_max;
         loop {
             match self.step(connection, queue, max).await {
                 Ok(step) => {
@@ -174,6 +183,7 @@ impl Redriver<'_> {
                     }
                 }
                 Err(Stopped::Rejected { before, .. }) if before > 0 => max = before,
+                Err(Stopped::Slow(fewer)) => max = fewer,
                 Err(Stopped::Rejected {
                     number, rejection, ..
                 }) => {
@@ -286,7 +296,8 @@ impl Redriver<'_> {
             }
             Queue::Entities(_) => {
                 let max = i64::try_from(max).unwrap_or(i64::MAX);
-                dead_letter::queue(connection, name, number, &entities, max).await?
+                let by_sequence = matches!(projection.gate, Gate::Next { .. });
+                dead_letter::queue(connection, name, number, &entities, max, by_sequence).await?
             }
         };
         let events = self.decode(&letters);
@@ -314,12 +325,23 @@ impl Redriver<'_> {
                 }
             }
             Failure::Store(error) => RedriveError::Store(error).into(),
+            Failure::Slow(_) if letters.len() > 1 => Stopped::Slow(letters.len() / 2),
             Failure::Handler { why, .. } | Failure::Slow(why) => RedriveError::Handler(why).into(),
             _ => RedriveError::Refused.into(),
         };
-        let emitted = effects(connection, projection, &events, &order, &outcomes)
-            .await
-            .map_err(rejected)?;
+        let emitted = match effects(connection, projection, &events, &order, &outcomes).await {
+            Ok(emitted) => emitted,
+            Err(failure) if !failure.leaves_connection_usable() => return Err(rejected(failure)),
+            // What a handler does after a ROLLBACK of its own is not ours to try again.
+            Err(failure) => {
+                return Err(
+                    match transaction::is_still_in(connection, &xact_id).await? {
+                        true => rejected(failure),
+                        false => RedriveError::Refused.into(),
+                    },
+                );
+            }
+        };
         let still_in = transaction::settle_effects(connection, true)
             .await
             .map_err(|error| rejected(failure_of(projection, HandlerError::from(error))))?;
@@ -333,9 +355,10 @@ impl Redriver<'_> {
         let remaining = dead_letter::remaining(connection, name, number, &entities).await?;
         let resolved = resolved(&letters, &outcomes);
         let mut left = remaining;
-        for (index, outcome) in outcomes.iter().enumerate() {
+        // By the entity that a letter waits for: one that is filtered now has none in the batch.
+        for (letter, outcome) in letters.iter().zip(&outcomes) {
             if *outcome != Outcome::Parked
-                && let Some(entity) = events.readable_entity(index as Ref)
+                && let Some(entity) = letter.entity.as_deref()
                 && let Some(count) = left.get_mut(entity)
             {
                 *count -= 1;
@@ -457,9 +480,11 @@ impl Redriver<'_> {
                     gate::newest(previous, false, &sequences, rejected)
                 }
                 Gate::Next { first: First::Any } if free.sequence == i64::MIN => {
-                    let begin = sequences.first().map_or(0, |first| first.saturating_sub(1));
+                    let known = refs
+                        .iter()
+                        .filter_map(|event| events.sequences[*event as usize]);
                     let begin = Standing {
-                        sequence: begin,
+                        sequence: gate::before_any(known),
                         parked: false,
                     };
                     gate::next(begin, &sequences, rejected)

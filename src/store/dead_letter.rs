@@ -136,6 +136,8 @@ pub(crate) struct Waits {
     pub(crate) number: i64,
     pub(crate) partition: TopicPartition,
     pub(crate) incarnation: i32,
+    /// As it was read when the record was parked.
+    pub(crate) entity: Option<String>,
     pub(crate) record: Record,
 }
 
@@ -158,23 +160,27 @@ fn waits(row: &PgRow) -> Result<Waits, Error> {
         number: row.try_get("number")?,
         partition: TopicPartition::new(topic, row.try_get("partition")?),
         incarnation: row.try_get("incarnation")?,
+        entity: row.try_get("entity")?,
         record: builder.build(),
     })
 }
 
-/// The first waiting records of entities whose gate rows are locked, at most `max`.
+/// The first waiting records of entities whose gate rows are locked, at most `max`, as they were parked or by
+/// sequence.
 pub(crate) async fn queue(
     connection: &mut PgConnection,
     projection: &str,
     generation: i32,
     entities: &[&str],
     max: i64,
+    by_sequence: bool,
 ) -> Result<Vec<Waits>, Error> {
     let rows = sqlx::query(QUEUE)
         .bind(projection)
         .bind(generation)
         .bind(entities)
         .bind(max)
+        .bind(by_sequence)
         .fetch_all(connection)
         .await?;
     rows.iter().map(waits).collect()

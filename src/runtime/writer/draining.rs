@@ -6,7 +6,7 @@ use tracing::{debug, info};
 
 use super::{Work, Writer};
 use crate::projection::Gate;
-use crate::runtime::redrive::{self, Queue, RedriveError, Redriver};
+use crate::runtime::redrive::{self, LETTERS_MAX, Queue, RedriveError, Redriver};
 use crate::store;
 
 /// How often to look for entities whose turn has come: a process may have ended before it could drain them,
@@ -14,13 +14,14 @@ use crate::store;
 const DRAIN_EVERY: Duration = Duration::from_secs(5);
 
 impl Writer {
-    fn redriver(&self) -> Redriver<'_> {
+    fn redriver(&self, letters_max: usize) -> Redriver<'_> {
         Redriver {
             projection: &self.projection,
             decoder: &self.decoder,
             timeouts: self.database.timeouts,
             owner: &self.owner,
             secrets: &self.secrets,
+            letters_max,
         }
     }
 
@@ -32,18 +33,24 @@ impl Writer {
         let projection = &self.projection.name;
         entities.sort_unstable();
         entities.dedup();
-        let redriver = self.redriver();
+        let redriver = self.redriver(work.letters_max);
         match redriver
             .redrive(connection, &Queue::Entities(entities))
             .await
         {
             Ok(redriven) => {
+                work.letters_max = LETTERS_MAX.min(work.letters_max.saturating_mul(2));
                 if redriven.messages > 0 {
                     self.outbox.notify_one();
                 }
                 debug!(projection, ?redriven, "drained");
             }
-            Err(RedriveError::Store(error)) => self.store_failed(work, &error),
+            Err(RedriveError::Store(error)) => {
+                if matches!(error, store::Error::Deadline(..)) {
+                    work.letters_max = redrive::fewer(work.letters_max);
+                }
+                self.store_failed(work, &error);
+            }
             // It is tried again at the next look.
             Err(error) => info!(projection, %error, "what waits could not be drained"),
         }

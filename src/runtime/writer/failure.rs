@@ -41,9 +41,11 @@ impl Writer {
                     projection,
                     "a record is to be parked; fetching again with headers"
                 );
-                for (partition, ..) in moved {
-                    let state = State::claim_at(Instant::now());
-                    work.partitions.insert(partition.clone(), state);
+                // Also of those that are not in this batch: what is held of them came without headers too.
+                for state in work.partitions.values_mut() {
+                    if matches!(state, State::Running(_)) {
+                        *state = State::claim_at(Instant::now());
+                    }
                 }
             }
             Failure::Slow(why) => {

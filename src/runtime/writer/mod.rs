@@ -32,6 +32,7 @@ use uuid::Uuid;
 
 use super::apply::Generation;
 use super::claim::Waits;
+use super::redrive::LETTERS_MAX;
 use super::topic_watch::TopicIds;
 use crate::codec::Decoder;
 use crate::engine::parking::{Brake, Rejection};
@@ -181,6 +182,8 @@ struct Work {
     not_before: Instant,
     /// Records of a batch, at most: fewer after one that took too long.
     batch_records_max: usize,
+    /// The same for what is drained.
+    letters_max: usize,
     /// When the oldest held record was taken, for lingering.
     held_since: Option<Instant>,
     looked: Instant,
@@ -214,6 +217,7 @@ impl Writer {
             failures: 0,
             not_before: now,
             batch_records_max: self.limits.batch_records_max,
+            letters_max: LETTERS_MAX,
             held_since: None,
             looked: now,
             drained: now,
