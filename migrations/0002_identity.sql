@@ -16,6 +16,9 @@ ALTER TABLE tidegate.position ADD COLUMN anchor_offset bigint;
 ALTER TABLE tidegate.position ADD COLUMN anchor_digest uuid;
 ALTER TABLE tidegate.position ADD CHECK ((anchor_offset IS NULL) = (anchor_digest IS NULL) AND anchor_offset < next_offset);
 
+-- The log was found to be another one: whoever resets or accepts it begins a new incarnation.
+ALTER TABLE tidegate.position ADD COLUMN in_doubt boolean NOT NULL DEFAULT false;
+
 -- Ranges that an operator chose to leave out: offsets from `from_offset` on, up to but without `to_offset`.
 CREATE TABLE tidegate.skipped (
     projection  text NOT NULL,

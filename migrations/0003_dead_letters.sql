@@ -34,6 +34,8 @@ CREATE TABLE tidegate.dead_letter (
 );
 CREATE INDEX dead_letter_queue ON tidegate.dead_letter (projection, generation, entity, number) WHERE state = 'waiting';
 
+CREATE INDEX dead_letter_given_up ON tidegate.dead_letter (projection, generation, entity, sequence) WHERE state = 'discarded';
+
 -- The right to emit of records below `emitted_through` that have not spent it, since they were parked when a live
 -- generation first passed them.
 CREATE TABLE tidegate.unemitted (

@@ -498,7 +498,7 @@ async fn execute_discard(arguments: Discard, registry: Registry) -> Done {
     };
     let moves_gates = matches!(projection.gate, Gate::Next { .. });
     let (name, why) = (&arguments.projection, &arguments.why);
-    let done = runtime::discard(&mut connection, name, moves_gates, &letters, why, operator).await;
+    let done = runtime::discard(&mut connection, projection, &letters, why, operator).await;
     let operation = done.map_err(letter_failed)?;
     let behind = match moves_gates {
         true => "what waited behind goes on by itself".to_owned(),

@@ -2,8 +2,9 @@
 
 use clap::Subcommand;
 
-use super::dead_letters::letter_failed;
-use super::{ConfigArgument, Done, confirmed, connect, database, who};
+use super::dead_letters::{find, letter_failed};
+use super::{ConfigArgument, Done, confirmed, connect, database, projections, who};
+use crate::projection::Registry;
 use crate::runtime::{self, Operator};
 
 #[derive(Debug, clap::Args)]
@@ -31,9 +32,10 @@ struct AcceptGap {
     config: ConfigArgument,
 }
 
-pub(super) async fn execute(arguments: Arguments) -> Done {
+pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     let Command::AcceptGap(arguments) = arguments.command;
-    let config = arguments.config.load()?;
+    let mut config = arguments.config.load()?;
+    let all = projections(&mut config, registry)?;
     let database = database(&config)?;
     let (projection, entity) = (&arguments.projection, &arguments.entity);
     println!(
@@ -49,7 +51,8 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
         who: &who,
         timeouts: &database.timeouts,
     };
-    let done = runtime::accept_gap(&mut connection, projection, entity, operator).await;
+    let done =
+        runtime::accept_gap(&mut connection, find(&all, projection)?, entity, operator).await;
     let (operation, before, first) = done.map_err(letter_failed)?;
     println!(
         "accepted: after {before} comes {first} (operation {operation}); a running service goes on by itself"

@@ -210,7 +210,7 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Skip(arguments) => skip::execute(arguments).await,
         Command::AcceptTopic(arguments) => accept_topic::execute(arguments).await,
         Command::DeadLetters(arguments) => dead_letters::execute(arguments, registry).await,
-        Command::Gate(arguments) => gate::execute(arguments).await,
+        Command::Gate(arguments) => gate::execute(arguments, registry).await,
         Command::Pause(arguments) => pause::execute(arguments, false).await,
         Command::Resume(arguments) => pause::execute(arguments, true).await,
         Command::Demo(arguments) => demo::execute(arguments).await,

@@ -8,6 +8,8 @@
 //! There is deliberately no cache and no clock here: what another transaction did to the entity is
 //! known when the row lock is held, and not before (I4).
 
+use std::collections::BTreeSet;
+
 /// What becomes of one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
@@ -98,19 +100,32 @@ pub(crate) fn before_any(sequences: impl IntoIterator<Item = i64>) -> i64 {
     first.map_or(i64::MIN, |first| first.saturating_sub(1))
 }
 
+/// Gate `next` moved over the sequences that were given up, as far as they follow on each other.
+pub(crate) fn over(standing: Standing, given_up: &BTreeSet<i64>) -> Standing {
+    let mut over = standing;
+    while let Some(next) = over.sequence.checked_add(1)
+        && given_up.contains(&next)
+    {
+        over.sequence = next;
+    }
+    over
+}
+
 /// Gate `next`: admits exactly the next sequence, again and again. What is further on waits for it, what is
 /// `rejected` (by its index) waits for a person; neither keeps the one that is due from passing.
 pub(crate) fn next(
     standing: Standing,
     sequences: &[i64],
+    given_up: &BTreeSet<i64>,
     rejected: impl Fn(usize) -> bool,
 ) -> (Vec<Admission>, Standing) {
-    let mut after = standing;
+    let mut after = over(standing, given_up);
     let admit = |(index, &sequence): (usize, &i64)| {
         if sequence <= after.sequence {
             Admission::Stale
         } else if sequence - 1 == after.sequence && !rejected(index) {
             after.sequence = sequence;
+            after = over(after, given_up);
             Admission::Admitted
         } else {
             after.parked = true;
@@ -179,21 +194,36 @@ mod tests {
 
     #[test]
     fn next_admits_a_run_and_drops_copies() {
-        let found = next(at(0), &[1, 2, 2, 1, 3], |_| false);
+        let found = next(at(0), &[1, 2, 2, 1, 3], &BTreeSet::new(), |_| false);
         assert_eq!(found, (vec![A, A, S, S, A], at(3)));
-        assert_eq!(next(at(7), &[3, 8], |_| false), (vec![S, A], at(8)));
+        assert_eq!(
+            next(at(7), &[3, 8], &BTreeSet::new(), |_| false),
+            (vec![S, A], at(8))
+        );
     }
 
     #[test]
     fn next_parks_what_is_early_and_lets_the_one_that_is_due_pass() {
-        let found = next(at(1), &[2, 4, 3, 4], |_| false);
+        let found = next(at(1), &[2, 4, 3, 4], &BTreeSet::new(), |_| false);
         assert_eq!(found, (vec![A, W, A, A], parked_at(4)));
-        assert_eq!(next(parked_at(1), &[2], |_| false), (vec![A], parked_at(2)));
+        assert_eq!(
+            next(parked_at(1), &[2], &BTreeSet::new(), |_| false),
+            (vec![A], parked_at(2))
+        );
+    }
+
+    #[test]
+    fn next_passes_over_what_was_given_up_when_its_turn_comes() {
+        let given_up = BTreeSet::from([3, 5, 6]);
+        let found = next(at(1), &[4, 2, 4, 7], &given_up, |_| false);
+        assert_eq!(found, (vec![W, A, A, A], parked_at(7)));
+        assert_eq!(over(at(2), &given_up), at(3));
+        assert_eq!(over(at(i64::MAX), &given_up), at(i64::MAX));
     }
 
     #[test]
     fn next_stands_still_at_a_record_that_cannot_be_applied() {
-        let found = next(at(1), &[2, 3, 4], |index| index == 1);
+        let found = next(at(1), &[2, 3, 4], &BTreeSet::new(), |index| index == 1);
         assert_eq!(found, (vec![A, W, W], parked_at(2)));
     }
 
@@ -227,9 +257,9 @@ mod tests {
             parts.extend(rest);
             prop_assert_eq!(whole, (parts, end));
 
-            let whole = next(at(0), &sequences, rejected);
-            let (mut parts, middle) = next(at(0), head, rejected);
-            let (rest, end) = next(middle, tail, rejected_later);
+            let whole = next(at(0), &sequences, &BTreeSet::new(), rejected);
+            let (mut parts, middle) = next(at(0), head, &BTreeSet::new(), rejected);
+            let (rest, end) = next(middle, tail, &BTreeSet::new(), rejected_later);
             parts.extend(rest);
             prop_assert_eq!(whole, (parts, end));
 
@@ -244,7 +274,7 @@ mod tests {
         #[test]
         fn a_run_is_decided_like_its_events(sequences in prop::collection::vec(1_i64..9, 1..12)) {
             if let Some((lo, hi)) = run(&sequences) {
-                let (admissions, after) = next(at(lo - 1), &sequences, |_| false);
+                let (admissions, after) = next(at(lo - 1), &sequences, &BTreeSet::new(), |_| false);
                 prop_assert_eq!(after, at(hi));
                 prop_assert!(!admissions.contains(&W));
             }

@@ -3,7 +3,7 @@
 //! The questions are one statement each, in the order of locks: gate rows sorted, then inbox ids
 //! sorted. The decisions are `engine::gate`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::PgConnection;
 
@@ -255,7 +255,7 @@ async fn next(
             sequence: answer.previous.unwrap_or(i64::MIN),
             parked: answer.parked,
         };
-        let (admissions, _) = gate::next(standing, group.sequences, |_| false);
+        let (admissions, _) = gate::next(standing, group.sequences, &BTreeSet::new(), |_| false);
         mark(group, events, &admissions, None, admitted);
         if answer.parked {
             admitted.to_drain.push(group.entity.to_owned());
@@ -293,7 +293,7 @@ async fn next(
                 },
                 ..standing
             };
-            let (admissions, after) = gate::next(from, group.sequences, rejected);
+            let (admissions, after) = gate::next(from, group.sequences, &BTreeSet::new(), rejected);
             if standing.parked && after.sequence != standing.sequence {
                 drainable.push(group.entity.to_owned());
             }

@@ -11,8 +11,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::reposition::Operator;
-use crate::engine::gate::Standing;
+use crate::engine::gate::{self, Standing};
 use crate::failpoint;
+use crate::projection::{Gate, Projection};
 use crate::store::dead_letter::{self, Listed};
 use crate::store::operation::{self, Operation};
 use crate::store::{self, Offsets, transaction};
@@ -24,7 +25,19 @@ use crate::types::TopicPartition;
 pub(crate) enum LetterError {
     #[error("projection `{0}` is not in the database: it has never been started")]
     NotStarted(String),
-    #[error("entity `{entity}` of `{projection}` does not wait for anything")]
+    #[error("the gate of `{0}` is not `next`: nothing waits for what is missing")]
+    NoGaps(String),
+    #[error(
+        "the tables of `{projection}` were built by another definition ({stored}) than this one ({mine})"
+    )]
+    OtherDefinition {
+        projection: String,
+        stored: String,
+        mine: String,
+    },
+    #[error(
+        "entity `{entity}` of `{projection}` does not wait for a missing event; `tidegate dead-letters list {projection} --entity {entity}` shows what waits and why"
+    )]
     NoGap { projection: String, entity: String },
     #[error("the letters were resolved or moved meanwhile; nothing of this was done. Look again")]
     Changed,
@@ -36,39 +49,31 @@ pub(crate) enum LetterError {
 /// on behind them.
 pub(crate) async fn discard(
     connection: &mut PgConnection,
-    projection: &str,
-    moves_gates: bool,
+    projection: &Projection,
     letters: &[Listed],
     why: &str,
     operator: Operator<'_>,
 ) -> Result<Uuid, LetterError> {
-    begin(connection, "discard", projection, operator).await?;
-    let done = discard_in(
-        connection,
-        projection,
-        moves_gates,
-        letters,
-        why,
-        operator.who,
-    )
-    .await;
+    begin(connection, "discard", &projection.name, operator).await?;
+    let done = discard_in(connection, projection, letters, why, operator.who).await;
     end(connection, done).await
 }
 
 async fn discard_in(
     connection: &mut PgConnection,
-    projection: &str,
-    moves_gates: bool,
+    projection: &Projection,
     letters: &[Listed],
     why: &str,
     who: &str,
 ) -> Result<Uuid, LetterError> {
     let generation = lock(connection, projection).await?;
+    let moves_gates = matches!(projection.gate, Gate::Next { .. });
+    let projection = &*projection.name;
     let entities: BTreeSet<&str> = letters.iter().filter_map(|l| l.entity.as_deref()).collect();
     let entities: Vec<&str> = entities.into_iter().collect();
     let stands = store::gate::lock(connection, &entities, &vec![0; entities.len()]).await?;
     let numbers: Vec<i64> = letters.iter().map(|letter| letter.number).collect();
-    let mut given_up = dead_letter::discard(connection, projection, generation, &numbers).await?;
+    let given_up = dead_letter::discard(connection, projection, generation, &numbers).await?;
     if given_up.len() != numbers.len() {
         return Err(LetterError::Changed);
     }
@@ -81,18 +86,16 @@ async fn discard_in(
         .collect();
     store::spend_right_to_emit(connection, projection, &rights).await?; // I5
     let left = dead_letter::remaining(connection, projection, generation, &entities).await?;
-    given_up.sort_by_key(|letter| letter.sequence);
     let mut moves: BTreeMap<&str, Standing> = entities.iter().copied().zip(stands).collect();
     for (entity, standing) in &mut moves {
         standing.parked = left.contains_key(*entity);
         let sequences = given_up
             .iter()
             .filter(|d| d.entity.as_deref() == Some(*entity));
-        for sequence in sequences.filter_map(|d| d.sequence) {
-            // What was given up is not missing any more.
-            if moves_gates && sequence - 1 == standing.sequence {
-                standing.sequence = sequence;
-            }
+        let sequences: BTreeSet<i64> = sequences.filter_map(|d| d.sequence).collect();
+        if moves_gates {
+            // What was given up is not missing any more; if its turn is later, a redrive passes over it.
+            *standing = gate::over(*standing, &sequences);
         }
     }
     let moves: Vec<(&str, Standing)> = moves.into_iter().collect();
@@ -113,22 +116,26 @@ async fn discard_in(
 /// Gate `next`: lets an entity go on with the first event that waits, without those before it.
 pub(crate) async fn accept_gap(
     connection: &mut PgConnection,
-    projection: &str,
+    projection: &Projection,
     entity: &str,
     operator: Operator<'_>,
 ) -> Result<(Uuid, i64, i64), LetterError> {
-    begin(connection, "accept-gap", projection, operator).await?;
+    if !matches!(projection.gate, Gate::Next { .. }) {
+        return Err(LetterError::NoGaps(projection.name.clone()));
+    }
+    begin(connection, "accept-gap", &projection.name, operator).await?;
     let done = accept_gap_in(connection, projection, entity, operator.who).await;
     end(connection, done).await
 }
 
 async fn accept_gap_in(
     connection: &mut PgConnection,
-    projection: &str,
+    projection: &Projection,
     entity: &str,
     who: &str,
 ) -> Result<(Uuid, i64, i64), LetterError> {
     let generation = lock(connection, projection).await?;
+    let projection = &*projection.name;
     let stands = store::gate::lock(connection, &[entity], &[i64::MIN]).await?;
     let no_gap = || LetterError::NoGap {
         projection: projection.to_owned(),
@@ -180,11 +187,20 @@ async fn begin(
     Ok(transaction::begin(connection, &path, &name, operator.timeouts).await?)
 }
 
-async fn lock(connection: &mut PgConnection, projection: &str) -> Result<i32, LetterError> {
-    transaction::lock_generation(connection, projection).await?;
-    match store::projection::lock(connection, projection).await? {
-        Some((live, _)) => Ok(live.generation),
-        None => Err(LetterError::NotStarted(projection.to_owned())),
+async fn lock(connection: &mut PgConnection, projection: &Projection) -> Result<i32, LetterError> {
+    let name = &projection.name;
+    transaction::lock_generation(connection, name).await?;
+    let Some((live, _)) = store::projection::lock(connection, name).await? else {
+        return Err(LetterError::NotStarted(name.clone()));
+    };
+    let mine = projection.definition();
+    match live.definition == mine {
+        true => Ok(live.generation),
+        false => Err(LetterError::OtherDefinition {
+            projection: name.clone(),
+            stored: live.definition,
+            mine,
+        }),
     }
 }
 

@@ -33,7 +33,8 @@ pub(super) fn allowed(applier: &Applier<'_>, events: &Events<'_>) -> Result<(), 
 fn may_park(applier: &Applier<'_>, at: Ref, rejection: &Rejection) -> Result<(), Failure> {
     if applier.projection.on_failure == OnFailure::Halt {
         let then = match rejection.reason {
-            Reason::Gap => Then::HaltAndLook,
+            // What it waits for may come, or be applied, elsewhere.
+            Reason::Gap | Reason::Behind => Then::HaltAndLook,
             _ => Then::Halt,
         };
         return Err(Failure::Rejected {

@@ -6,7 +6,7 @@
 //! what became of the letters: a compare-and-set, as the position's is. No position moves, since the
 //! positions have passed these records; so no worker need be fenced.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlx::{Connection as _, PgConnection};
 
@@ -302,7 +302,11 @@ impl Redriver<'_> {
         };
         let events = self.decode(&letters);
         let order = events.by_entity();
-        let (mut outcomes, moved) = self.admit(&events, &order, &entities, &stands);
+        let given_up = match projection.gate {
+            Gate::Next { .. } => dead_letter::given_up(connection, name, number, &entities).await?,
+            _ => HashMap::new(),
+        };
+        let (mut outcomes, moved) = self.admit(&events, &order, &entities, &stands, &given_up);
         if projection.event_id.is_some() {
             drop_duplicates(connection, &events, &mut outcomes).await?;
         }
@@ -446,6 +450,7 @@ impl Redriver<'_> {
         order: &[Ref],
         entities: &[&'e str],
         stands: &[Standing],
+        given_up: &HashMap<String, BTreeSet<i64>>,
     ) -> (Vec<Outcome>, Vec<(&'e str, Standing)>) {
         let filtered = |filtered: &bool| match filtered {
             true => Outcome::Filtered,
@@ -468,6 +473,8 @@ impl Redriver<'_> {
             let sequence = |event: &Ref| events.sequences[*event as usize].unwrap_or(i64::MAX);
             let sequences: Vec<i64> = refs.iter().map(sequence).collect();
             let rejected = |index: usize| events.rejected.contains_key(&refs[index]);
+            let none = BTreeSet::new();
+            let given_up = given_up.get(*entity).unwrap_or(&none);
             // The queue itself is what is behind the parked record.
             let free = Standing {
                 parked: false,
@@ -487,9 +494,9 @@ impl Redriver<'_> {
                         sequence: gate::before_any(known),
                         parked: false,
                     };
-                    gate::next(begin, &sequences, rejected)
+                    gate::next(begin, &sequences, given_up, rejected)
                 }
-                Gate::Next { .. } => gate::next(free, &sequences, rejected),
+                Gate::Next { .. } => gate::next(free, &sequences, given_up, rejected),
             };
             for (event, admission) in refs.iter().zip(admissions) {
                 match admission {

@@ -39,7 +39,7 @@ pub(crate) enum RepositionError {
         to: i64,
     },
     #[error(
-        "topic {0} is the one that was read so far, and no partition of it is halted: there is nothing to accept"
+        "topic {0} is the one that was read so far, and no partition of it was found to be another log: there is nothing to accept"
     )]
     NothingToAccept(String),
     #[error(
@@ -185,7 +185,7 @@ async fn accept_in(
     }
     // An answer that was lost, and a command that is repeated, must not begin yet another log (I5).
     let known = |p: &Stood| p.topic_id.is_some() && p.topic_id == accept.topic_id;
-    if rows.iter().all(|p| known(p) && p.condition != "halted") {
+    if rows.iter().all(|p| known(p) && !p.in_doubt) {
         return Err(RepositionError::NothingToAccept(topic.to_owned()));
     }
     let mut moved = Vec::new();

@@ -180,8 +180,8 @@ pub(super) async fn topic_ids(
     Ok(ids)
 }
 
-/// Topics that have another id than before, or a partition whose log ends before the position: deleted and
-/// made again. They are the next incarnation, with new message ids and a right to emit of their own (I5).
+/// Topics that have another id than before, a partition whose log ends before the position, or one that was
+/// found to be another log: deleted and made again, or overwritten. They are the next incarnation, with new message ids and a right to emit of their own (I5).
 fn made_anew(
     logs: &[(TopicPartition, Watermarks)],
     topic_ids: &TopicIds,
@@ -192,7 +192,7 @@ fn made_anew(
             let present = topic_ids.get(partition.topic()).copied().flatten();
             let differs =
                 before.topic_id.is_some() && present.is_some() && before.topic_id != present;
-            differs || before.next_offset > log.high
+            differs || before.in_doubt || before.next_offset > log.high
         })
     });
     anew.map(|(partition, _)| partition.topic().to_owned())
@@ -218,6 +218,6 @@ fn begin(
         incarnation: incarnation + i32::from(anew.contains(partition.topic())),
         topic_id: topic_ids.get(partition.topic()).copied().flatten(),
         epoch: before.map_or(0, |p| p.epoch),
-        condition: String::new(),
+        in_doubt: false,
     }
 }

@@ -1,6 +1,6 @@
 //! `dead_letter`: records that could not be applied, with their bytes, and those that wait behind them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -23,6 +23,7 @@ const DRAINABLE: &str = include_str!("sql/dead_letter_drainable.sql");
 const LIST: &str = include_str!("sql/dead_letter_list.sql");
 const SUMMARY: &str = include_str!("sql/dead_letter_summary.sql");
 const ACCOUNT: &str = include_str!("sql/dead_letter_account.sql");
+const GIVEN_UP: &str = include_str!("sql/dead_letter_given_up.sql");
 const DISCARD: &str = include_str!("sql/dead_letter_discard.sql");
 const FIRST_SEQUENCE: &str = include_str!("sql/dead_letter_first_sequence.sql");
 const OF_RECORD: &str = include_str!("sql/dead_letter_of_record.sql");
@@ -379,6 +380,26 @@ pub(crate) async fn discard(
         .bind(numbers)
         .fetch_all(connection)
         .await?)
+}
+
+/// The sequences of entities that were given up.
+pub(crate) async fn given_up(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    entities: &[&str],
+) -> Result<HashMap<String, BTreeSet<i64>>, Error> {
+    let rows: Vec<(String, i64)> = sqlx::query_as(GIVEN_UP)
+        .bind(projection)
+        .bind(generation)
+        .bind(entities)
+        .fetch_all(connection)
+        .await?;
+    let mut given_up: HashMap<String, BTreeSet<i64>> = HashMap::new();
+    for (entity, sequence) in rows {
+        given_up.entry(entity).or_default().insert(sequence);
+    }
+    Ok(given_up)
 }
 
 /// The lowest sequence of an entity that waits beyond `after`.

@@ -239,6 +239,8 @@ pub(crate) enum Condition {
     Running,
     Retrying,
     Halted,
+    /// Halted since the log is another one than was applied.
+    HaltedInDoubt,
 }
 
 impl Condition {
@@ -246,7 +248,7 @@ impl Condition {
         match self {
             Self::Running => "running",
             Self::Retrying => "retrying",
-            Self::Halted => "halted",
+            Self::Halted | Self::HaltedInDoubt => "halted",
         }
     }
 }
@@ -276,6 +278,7 @@ pub(crate) async fn set_condition(
                 .take(2_000)
                 .collect::<String>(),
         )
+        .bind(condition == Condition::HaltedInDoubt)
         .execute(connection)
         .await?;
     Ok(done.rows_affected() == 1)
@@ -385,7 +388,8 @@ pub(crate) struct Stood {
     pub(crate) incarnation: i32,
     pub(crate) topic_id: Option<Uuid>,
     pub(crate) epoch: i64,
-    pub(crate) condition: String,
+    /// Its log was found to be another one than was applied.
+    pub(crate) in_doubt: bool,
 }
 
 /// Locks the positions of one topic.

@@ -271,13 +271,13 @@ fn a_database_without_tidegates_schema_is_named_with_its_cure() {
         refused.stderr
     );
     let first = world.tidegate(&["migrate"]).expect(0).stdout;
-    assert!(first.contains("version 0 -> 3"), "{first}");
+    assert!(first.contains("version 0 -> 5"), "{first}");
     let second = world.tidegate(&["migrate"]).expect(0).stdout;
     assert!(second.contains("up to date"), "{second}");
 
     world
         .db
-        .run("UPDATE tidegate.migration SET version = 999 WHERE version = 3");
+        .run("UPDATE tidegate.migration SET version = 999 WHERE version = 5");
     for command in ["run", "migrate"] {
         let refused = world.launch("a").output(&[command]).expect(70);
         assert!(

@@ -287,3 +287,50 @@ fn a_position_beyond_the_end_has_no_lag() {
     let cause = world.wait_until_halted("journal", 0);
     assert_says(&cause, &["lies beyond the log's end, 50"]);
 }
+
+// The service learns a topic's new id a little later than an operator who has just made it anew.
+#[test]
+fn a_reset_right_after_a_topic_was_made_anew_halts_nobody() {
+    let world = World::journal(1);
+    world.stream().produce(50);
+    let process = world.start("a");
+    world.assert_exact();
+    make_anew(world.incoming(), 1);
+    world
+        .tidegate(&["reset", "journal", "--to", "earliest", "--yes"])
+        .expect(0);
+    world.stream().produce(20);
+    wait_until(LONG, "the new log is applied", || applied(&world) == 20);
+    process.stop();
+}
+
+// I5: records that took the place of others send their messages after a reset, too.
+#[test]
+fn after_a_reset_records_of_another_log_send_their_messages() {
+    let world = World::ledger(1);
+    world.stream().produce(50);
+    let process = world.start("a");
+    world.assert_exact();
+    process.stop();
+    let messages = || -> usize {
+        let sizes = world.outbox_sizes().into_iter();
+        sizes
+            .filter(|(s, _)| s.starts_with("journal/"))
+            .map(|(_, n)| n)
+            .sum()
+    };
+    let before = messages();
+    make_anew(world.incoming(), 1);
+    world.stream().produce(120);
+    // As with brokers that give topics no ids.
+    world.db.run("UPDATE tidegate.position SET topic_id = NULL");
+    let _process = world.start("b");
+    let cause = world.wait_until_halted("journal", 0);
+    println!("{cause}");
+    world
+        .tidegate(&["reset", "journal", "--to", "earliest", "--yes"])
+        .expect(0);
+    wait_until(LONG, "the new log is applied", || applied(&world) == 120);
+    println!("{before}");
+    assert_eq!(messages() - before, 120);
+}

@@ -37,6 +37,7 @@ mod poison;
 mod postgres_outages;
 mod rebalance;
 mod records;
+mod redrive;
 mod relay;
 mod reset;
 mod retention;

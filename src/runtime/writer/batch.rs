@@ -6,7 +6,7 @@ use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
 use super::claiming::what_next;
-use super::{BATCH_BYTES_MAX, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
+use super::{BATCH_BYTES_MAX, Ended, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
 use crate::engine::isolation;
 use crate::kafka::{ClusterError, Polled};
 use crate::runtime::apply::{self, Applied, Applier, Failure, Part};
@@ -33,7 +33,7 @@ impl Writer {
         let start = work.turn % count.max(1);
         let mut again: Vec<TopicPartition> = Vec::new();
         let mut without_anchor: Vec<TopicPartition> = Vec::new();
-        let mut ended: Vec<(TopicPartition, String)> = Vec::new();
+        let mut ended: Vec<(TopicPartition, Ended)> = Vec::new();
         for position in (start..count).chain(0..start) {
             let Some((partition, State::Running(running))) =
                 work.partitions.iter_mut().nth(position)
@@ -110,10 +110,13 @@ impl Writer {
                     }
                     // What comes after a batch that cannot be read is not what comes next.
                     Polled::Unreadable(error) => {
-                        running.ended = Some(format!(
-                            "offset {} and what follows cannot be read from kafka: {error}. Nothing was skipped",
-                            expected(running)
-                        ));
+                        running.ended = Some(Ended {
+                            is_another: false,
+                            why: format!(
+                                "offset {} and what follows cannot be read from kafka: {error}. Nothing was skipped",
+                                expected(running)
+                            ),
+                        });
                     }
                     Polled::Failed(error) => {
                         let trouble = error.to_string();
@@ -124,8 +127,8 @@ impl Writer {
                     }
                 }
             }
-            if let (Some(why), true) = (&running.ended, running.held.is_empty()) {
-                ended.push((partition.clone(), why.clone()));
+            if let (Some(end), true) = (&running.ended, running.held.is_empty()) {
+                ended.push((partition.clone(), end.clone()));
             }
         }
         // What was held may be gone with its partition; a time without records would wake us for ever.
@@ -140,8 +143,11 @@ impl Writer {
             let state = State::claim_at(Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY));
             work.partitions.insert(partition, state);
         }
-        for (partition, why) in ended {
-            self.halt(work, &partition, &why, None).await;
+        for (partition, Ended { why, is_another }) in ended {
+            match is_another {
+                true => self.halt_in_doubt(work, &partition, &why).await,
+                false => self.halt(work, &partition, &why, None).await,
+            }
         }
     }
 
@@ -162,7 +168,7 @@ impl Writer {
 
     /// Why the log cannot go on from here; none if it may after all: a broker that lags behind after a
     /// failover, or one that does not answer, is no verdict.
-    async fn out_of_range(&self, partition: &TopicPartition, next: NextOffset) -> Option<String> {
+    async fn out_of_range(&self, partition: &TopicPartition, next: NextOffset) -> Option<Ended> {
         let projection = &self.projection.name;
         let why = self.why_out_of_range(partition, next).await;
         match &why {
@@ -182,7 +188,7 @@ impl Writer {
         &self,
         partition: &TopicPartition,
         next: NextOffset,
-    ) -> Result<Option<String>, ClusterError> {
+    ) -> Result<Option<Ended>, ClusterError> {
         let projection = &self.projection.name;
         let log = self.cluster.watermarks(partition).await?;
         if (log.low..=log.high).contains(&next.get()) {
@@ -192,7 +198,8 @@ impl Writer {
         let reset = format!(
             "`tidegate reset {projection} --to earliest` empties the tables and begins anew with what the log holds"
         );
-        Ok(Some(if next.get() > high {
+        let is_another = next.get() > high;
+        let why = if is_another {
             format!(
                 "the next offset, {next}, lies beyond the log's end, {high}: the topic was made anew, or records were lost. {}",
                 what_next(projection, partition.topic())
@@ -203,7 +210,8 @@ impl Writer {
                 partition.topic(),
                 partition.partition()
             )
-        }))
+        };
+        Ok(Some(Ended { why, is_another }))
     }
 
     pub(super) fn batch_is_due(&self, work: &Work) -> bool {
@@ -419,15 +427,19 @@ fn another_log(
     partition: &TopicPartition,
     anchor: Option<Anchor>,
     record: &Record,
-) -> String {
+) -> Ended {
     let (found, cure) = (record.offset(), what_next(projection, partition.topic()));
     let before = match anchor {
         Some(anchor) => format!("the last one that was applied, at {},", anchor.offset),
         None => "what was passed there".to_owned(),
     };
-    format!(
+    let why = format!(
         "the log has another record at offset {found} than {before}: the topic was made anew, or records that were acknowledged were lost and others written in their place. Nothing of it was applied. {cure}"
-    )
+    );
+    Ended {
+        why,
+        is_another: true,
+    }
 }
 
 /// The offset that the next record of a partition has, or a later one.

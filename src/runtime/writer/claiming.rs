@@ -126,11 +126,24 @@ impl Writer {
         work.generation = Some(generation);
         self.member.mirror(partition, next);
         if let Some(why) = another_topic(projection, partition, &claimed.claim, topic_id) {
+            // What was asked for some seconds ago may be older than what an operator has just accepted.
+            if self
+                .cluster
+                .topic_id(partition.topic())
+                .await
+                .ok()
+                .flatten()
+                != topic_id
+            {
+                let again = State::claim_at(Instant::now() + LOOK_EVERY);
+                work.partitions.insert(partition.clone(), again);
+                return;
+            }
             let claim = claimed.claim;
             let halted = State::Halted { claim, again: None };
             work.partitions.insert(partition.clone(), halted);
             let why = format!("{why} Nothing of it was applied.");
-            return self.halt(work, partition, &why, None).await;
+            return self.halt_in_doubt(work, partition, &why).await;
         }
         // The last applied record is fetched again, to see that the log still has it.
         let from = claimed
@@ -185,7 +198,7 @@ impl Writer {
             Some((partition.clone(), why))
         });
         for (partition, why) in running.collect::<Vec<_>>() {
-            self.halt(work, &partition, &why, None).await;
+            self.halt_in_doubt(work, &partition, &why).await;
         }
     }
 

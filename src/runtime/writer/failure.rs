@@ -173,6 +173,29 @@ impl Writer {
         why: &str,
         again: Option<Instant>,
     ) {
+        self.halt_as(work, partition, Condition::Halted, why, again)
+            .await;
+    }
+
+    /// The same for a log that is another one than was applied: whoever resets or accepts it is to know (I5).
+    pub(super) async fn halt_in_doubt(
+        &self,
+        work: &mut Work,
+        partition: &TopicPartition,
+        why: &str,
+    ) {
+        self.halt_as(work, partition, Condition::HaltedInDoubt, why, None)
+            .await;
+    }
+
+    async fn halt_as(
+        &self,
+        work: &mut Work,
+        partition: &TopicPartition,
+        condition: Condition,
+        why: &str,
+        again: Option<Instant>,
+    ) {
         let projection = &self.projection.name;
         let Some(claim) = work
             .partitions
@@ -190,7 +213,7 @@ impl Writer {
             let name = format!("tidegate {}", self.owner);
             work.connection = self.database.connect(&name).await.ok();
         }
-        let state = match self.say(work, partition, Condition::Halted, why).await {
+        let state = match self.say(work, partition, condition, why).await {
             true => State::Halted { claim, again },
             false => State::claim_at(Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY)),
         };

@@ -88,13 +88,20 @@ struct Running {
     /// Under suspicion: applied alone, at most this many records at a time.
     limit: Option<usize>,
     /// Nothing comes after what is held, for this reason: once that is applied, the partition halts.
-    ended: Option<String>,
+    ended: Option<Ended>,
     /// Why the first held record cannot be applied: it is parked next, alone.
     condemned: Option<Rejection>,
     /// Attempts in a row that may pass later; the position row says so.
     retries: u32,
     /// The last trouble that librdkafka told of, so that it is not said again and again.
     trouble: String,
+}
+
+/// Why a log does not go on, and whether it is another one than was applied.
+#[derive(Clone)]
+struct Ended {
+    why: String,
+    is_another: bool,
 }
 
 /// How far a partition without records is: behind what is no record, such as the end of a transaction.

@@ -1,4 +1,4 @@
--- Ends apply transactions that are idle and block this process, by what blocks now, not by a remembered pid.
+-- Ends batches' and redrives' transactions that are idle and block this process, by what blocks now, not by a remembered pid.
 -- A claim may end whoever holds the row it waits for: that transaction's epoch is older by then. A batch may end only
 -- what belongs to a worker that owns no partition any more. Names are cut at 63 characters, as Postgres does.
 WITH waiting AS (
@@ -16,7 +16,7 @@ straggler AS (
       AND a.state_change < clock_timestamp() - $3 * interval '1 millisecond'
       AND starts_with(a.application_name, 'tidegate ')
       AND NOT starts_with(a.application_name, 'tidegate ' || $1 || ' ')
-      AND split_part(a.application_name, ' ', 3) = 'apply'
+      AND split_part(a.application_name, ' ', 3) IN ('apply', 'redrive')
       AND starts_with($2, split_part(a.application_name, ' ', 4))
       AND (w.claims OR NOT EXISTS (
             SELECT FROM tidegate.position p

@@ -20,7 +20,7 @@ locked AS (
     FOR UPDATE OF p
 )
 UPDATE tidegate.position AS p
-SET next_offset = b.to_offset, batch_id = $3,
+SET next_offset = b.to_offset, batch_id = $3, in_doubt = false,
     anchor_offset = coalesce(b.anchor_offset, p.anchor_offset), anchor_digest = coalesce(b.anchor_digest, p.anchor_digest),
     consumed = p.consumed + b.consumed,
     applied = p.applied + b.applied, stale = p.stale + b.stale,

@@ -12,4 +12,4 @@ SET epoch = p.epoch + 1, claim_token = gen_random_uuid(), owner = '', condition 
     since = clock_timestamp()
 FROM locked l
 WHERE p.projection = $1 AND p.generation = $2 AND p.topic = l.topic AND p.partition = l.partition
-RETURNING p.topic, p.partition, p.next_offset, p.incarnation, p.topic_id, p.epoch, p.condition
+RETURNING p.topic, p.partition, p.next_offset, p.incarnation, p.topic_id, p.epoch, p.in_doubt
