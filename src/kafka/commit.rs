@@ -8,12 +8,37 @@
 )]
 
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
 
 use rdkafka::TopicPartitionList;
 use rdkafka::bindings as c;
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
+
+pub(super) const MIRROR_EVERY: Duration = Duration::from_secs(1);
+
+/// librdkafka begins no fetch while a commit is under way, and keeps one as long as a session if the group's
+/// coordinator is away. So there is one at a time, and after it a pause as long as its answer took.
+#[derive(Default)]
+pub(super) struct Mirroring {
+    pub(super) sent: Option<Instant>,
+    not_before: Option<Instant>,
+}
+
+impl Mirroring {
+    pub(super) fn may_begin(&self) -> bool {
+        self.sent.is_none() && self.not_before.is_none_or(|time| Instant::now() >= time)
+    }
+
+    pub(super) fn answered(&mut self) {
+        let took = self
+            .sent
+            .take()
+            .map_or(Duration::ZERO, |sent| sent.elapsed());
+        self.not_before = Some(Instant::now() + took.max(MIRROR_EVERY));
+    }
+}
 
 pub(super) fn commit<C: ConsumerContext + ClientContext>(
     consumer: &BaseConsumer<C>,

@@ -23,7 +23,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
-use super::commit::commit;
+use super::commit::{Mirroring, commit};
 use super::failure::MemberError;
 use super::queue::{Progress, Queue};
 use super::settings::{Connection, GroupProtocol};
@@ -32,7 +32,6 @@ use crate::telemetry;
 use crate::types::{NextOffset, TopicPartition};
 
 const POLL: Duration = Duration::from_millis(20);
-pub(super) const MIRROR_EVERY: Duration = Duration::from_secs(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a writer may take to give up a batch that was not done in time.
 pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -93,6 +92,7 @@ enum Command {
         partition: TopicPartition,
         answer: oneshot::Sender<NextOffset>,
     },
+    JoinAnew,
     Stop,
 }
 
@@ -115,28 +115,6 @@ struct Group {
     writers: Vec<WriterSide>,
     drain_max: Duration,
     state: Mutex<State>,
-}
-
-/// librdkafka begins no fetch while a commit is under way, and keeps one as long as a session if the group's
-/// coordinator is away. So there is one at a time, and after it a pause as long as its answer took.
-#[derive(Default)]
-struct Mirroring {
-    sent: Option<Instant>,
-    not_before: Option<Instant>,
-}
-
-impl Mirroring {
-    fn may_begin(&self) -> bool {
-        self.sent.is_none() && self.not_before.is_none_or(|time| Instant::now() >= time)
-    }
-
-    fn answered(&mut self) {
-        let took = self
-            .sent
-            .take()
-            .map_or(Duration::ZERO, |sent| sent.elapsed());
-        self.not_before = Some(Instant::now() + took.max(MIRROR_EVERY));
-    }
 }
 
 #[derive(Default)]
@@ -383,8 +361,6 @@ impl Member {
         });
         let consumer: BaseConsumer<Callbacks> =
             config.create_with_context(Callbacks(Arc::clone(&group)))?;
-        let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
-        consumer.subscribe(&topics)?;
         let (commands, requests) = mpsc::channel();
         let (ended, end) = oneshot::channel();
         let mut thread = PollThread {
@@ -393,8 +369,10 @@ impl Member {
             queues: HashMap::new(),
             protocol: settings.protocol,
             instance_id: settings.instance_id,
+            topics: settings.topics,
             trouble: String::new(),
         };
+        thread.subscribe()?;
         let spawned = thread::Builder::new()
             .name(format!("kafka {}", settings.group))
             .spawn(move || {
@@ -454,6 +432,11 @@ impl Member {
         self.group.state().mirror.insert(partition.clone(), next);
     }
 
+    /// Gives everything up and has the group share its partitions again.
+    pub(crate) fn join_anew(&self) {
+        let _ = self.commands.send(Command::JoinAnew);
+    }
+
     /// Leaves the group: everything is revoked first, and drained.
     pub(crate) fn stop(&self) {
         let _ = self.commands.send(Command::Stop);
@@ -490,6 +473,7 @@ struct PollThread {
     queues: HashMap<TopicPartition, Arc<Queue>>,
     protocol: GroupProtocol,
     instance_id: Option<String>,
+    topics: Vec<String>,
     /// The last trouble of the whole client, so that it is not said again and again.
     trouble: String,
 }
@@ -561,6 +545,11 @@ impl PollThread {
                     Command::Unfetch(partition) => {
                         changes.insert(partition, None);
                     }
+                    Command::JoinAnew if stop_by.is_none() => {
+                        self.consumer.unsubscribe();
+                        self.subscribe().map_err(MemberError::Client)?;
+                    }
+                    Command::JoinAnew => {}
                     Command::Stop if stop_by.is_none() => {
                         stop_by = Some(Instant::now() + STOP_TIMEOUT.max(group.drain_max * 2));
                         self.consumer.unsubscribe();
@@ -581,6 +570,11 @@ impl PollThread {
                 }
             }
         }
+    }
+
+    fn subscribe(&self) -> KafkaResult<()> {
+        let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
+        self.consumer.subscribe(&topics)
     }
 
     /// Begins and ends fetching, all that was asked for at once. librdkafka drops what it holds of a

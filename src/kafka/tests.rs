@@ -11,7 +11,7 @@ use rdkafka::mocking::{MockCluster, MockCoordinator};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-use super::member::MIRROR_EVERY;
+use super::commit::MIRROR_EVERY;
 use super::{
     Connection, Fetched, GroupProtocol, Input, Inputs, Joined, Member, MemberError, MemberSettings,
     Polled, Queue,

@@ -2,6 +2,7 @@
 
 mod admission;
 mod apply;
+mod attendance;
 mod claim;
 mod dead_letter_topic;
 mod history;

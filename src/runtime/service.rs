@@ -3,6 +3,7 @@
 //! A stop is a small rebalance: every member leaves its group, which revokes its partitions, which
 //! lets its writers finish their batch; then the relay gives its leases up.
 
+use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::housekeeping::Housekeeping;
-use super::start;
 use super::topic_watch::{self, TopicIds};
 use super::writer::{Limits, Writer};
+use super::{attendance, start};
 use crate::codec::Decoder;
 use crate::config::Config;
 use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::kafka::{
-    self, Cluster, ClusterError, DatabaseTag, Inputs, Joined, Member, MemberError, MemberSettings,
-    Neighbours,
+    self, Cluster, ClusterError, DatabaseTag, GroupProtocol, Inputs, Joined, Member, MemberError,
+    MemberSettings, Neighbours,
 };
 use crate::projection::Projection;
 use crate::relay::Relay;
@@ -230,6 +231,7 @@ impl Service {
                 member.stop();
                 failed((&mut ended).await).and(Err(refused(error)))
             }
+            never = self.look_for_unattended(projection, &member) => match never {},
             never = kafka::watch(member.clone(), self.cluster.clone()) => match never {},
             // Writers end after their member, never before.
             _ = writers.join_next() => {
@@ -240,6 +242,15 @@ impl Service {
         member_gone.cancel();
         while writers.join_next().await.is_some() {}
         result
+    }
+
+    /// Only where a rebalance has two halves and a member comes back without one.
+    async fn look_for_unattended(&self, projection: &Projection, member: &Member) -> Infallible {
+        let config = &self.config;
+        if config.group_instance_id.is_none() || config.group_protocol != GroupProtocol::Classic {
+            return std::future::pending().await;
+        }
+        attendance::look(&self.database, &projection.name, member).await
     }
 
     fn group(&self, projection: &Projection) -> String {

@@ -52,6 +52,36 @@ fn of_two_processes_with_one_instance_id_the_broker_keeps_the_older_one() {
     assert_goes_on(&world, first);
 }
 
+/// The first gives up half of its partitions to the second, and is killed before it has joined again.
+fn killed_amid_a_rebalance(start: impl Fn(Launch<'_>) -> Process) {
+    let world = World::journal(4);
+    world.stream().produce(200);
+    let launch = |name: &str| world.launch(name).instance_id(name);
+    let mut first = start(launch("first").failpoints("revoke-before-answer=1*return"));
+    world.wait_until_done(LONG);
+    let _second = start(launch("second"));
+    first.wait(LONG);
+    let _first = start(launch("first"));
+    world.stream().produce(200);
+    world.assert_exact();
+}
+
+// I10: whoever comes back with its id is given what it had, and nobody would ask for the rest.
+#[test]
+fn a_static_member_that_ends_amid_a_rebalance_leaves_no_partition_without_an_owner() {
+    killed_amid_a_rebalance(|launch| launch.start());
+}
+
+#[test]
+fn a_static_member_that_ends_amid_an_eager_rebalance_leaves_no_partition_without_an_owner() {
+    killed_amid_a_rebalance(|launch| launch.eager_protocol().start());
+}
+
+#[test]
+fn a_static_member_that_ends_amid_the_brokers_rebalance_leaves_no_partition_without_an_owner() {
+    killed_amid_a_rebalance(|launch| launch.consumer_protocol().start());
+}
+
 /// A process that comes to a group of the other protocol is turned away, and the members go on.
 fn two_protocols(first: impl Fn(Launch<'_>) -> Process, second: impl Fn(Launch<'_>) -> Process) {
     let world = World::ledger(3);
