@@ -92,6 +92,7 @@ on_signal() {
   trap '' INT TERM HUP
   if [ -n "$CHILD" ]; then
     kill -TERM -- "-$CHILD" 2>/dev/null || true
+    kill -CONT -- "-$CHILD" 2>/dev/null || true # one that is stopped takes no other signal
     wait "$CHILD" || true
     echo # it may have been in the middle of a line
   fi
@@ -494,13 +495,13 @@ write_env() {
     echo "# Written by deploy/local/up; to use it: source this file."
     if [ -z "$(given_kafka)" ] && kafka_running; then echo "export TIDEGATE__KAFKA__BOOTSTRAP_SERVERS=$(kafka_address)"; fi
     if [ -z "$(given_postgres)" ] && postgres_running; then echo "export TIDEGATE__POSTGRES__URL=$(postgres_url)"; fi
-    write_programs
+    programs
   } >"$ENV_FILE.new"
   mv "$ENV_FILE.new" "$ENV_FILE"
 }
 
-# What tests start servers of their own with, to kill them (tests/it/harness/servers). Nothing for what is not installed.
-write_programs() {
+# For the environment: what tests start servers of their own from, to kill them. Nothing of what is not installed.
+programs() {
   if has_java && [ -d "$KAFKA_JARS" ]; then
     printf 'export TIDEGATE_TEST_JAVA=%q TIDEGATE_TEST_KAFKA_JARS=%q\n' "$(command -v "$JAVA")" "$KAFKA_JARS"
   fi

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::error::KafkaError;
 use tokio::sync::{Notify, watch};
@@ -30,6 +30,9 @@ use crate::projection::Projection;
 use crate::relay::Relay;
 use crate::store::migration::{self, State};
 use crate::store::{self, Database};
+
+/// A static member that is fenced again so soon after it has joined anew has a rival.
+const RIVAL_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why the service ended, or did not start.
 #[derive(Debug, thiserror::Error)]
@@ -194,6 +197,31 @@ impl Service {
         let Some(()) = self.until_it_works(|| self.ensure(projection)).await? else {
             return Ok(());
         };
+        let mut joined_anew: Option<Instant> = None;
+        loop {
+            let result = self.be_member(projection).await;
+            // I10: a static member that is fenced need not have a rival. When its session has ended while the
+            // broker was away, librdkafka sends the positions that were to be mirrored as from a member without
+            // an id, and the broker takes that for another process in our place. Whoever joins anew finds out: a
+            // rival has its place back at once.
+            let is_fenced = matches!(
+                result,
+                Err(Error::Member(_, MemberError::InstanceIdTaken { .. }))
+            );
+            let again = joined_anew.is_some_and(|joined| joined.elapsed() < RIVAL_WITHIN);
+            if !is_fenced || again || self.stop.is_cancelled() {
+                return result;
+            }
+            warn!(
+                projection = projection.name,
+                "another process may have this one's place in the group; joining anew to find out"
+            );
+            joined_anew = Some(Instant::now());
+        }
+    }
+
+    /// From joining the group to leaving it.
+    async fn be_member(&self, projection: &Arc<Projection>) -> Result<(), Error> {
         let group = self.group(projection);
         let neighbours = Neighbours {
             cluster: &self.cluster,

@@ -64,3 +64,29 @@ fn a_stop_while_the_broker_is_gone_ends_in_time() {
     kafka.start_again();
     world.assert_tables_are_at_the_positions();
 }
+
+// I10: nobody restarts it. It goes on applying what it has while the broker is away, so that there are
+// positions to mirror when its session ends; the broker is back right then.
+#[test]
+fn a_static_member_outlives_a_broker_that_was_away_for_longer_than_its_session() {
+    let mut kafka = KafkaServer::start();
+    let world = World::journal_at(&Servers::shared().with_kafka(&kafka), 2);
+    let mut stream = world.stream();
+    stream.produce(2_000);
+    let launch = world.launch("a").comes_back().batch_records_max(5);
+    let mut process = launch
+        .option("reconnect.backoff.max.ms", "100")
+        .failpoints("apply-before-commit=sleep(30)")
+        .start();
+    wait_until(LONG, "it works", || world.progress() >= 100);
+    kafka.kill();
+    kafka.almost_start_again();
+    process.wait_for_log(LONG, &["SESSTMOUT"]);
+    kafka.finish_start();
+    stream.produce(100);
+    wait_until(LONG, "it has everything, or has ended", || {
+        world.progress() >= 2_100 || !process.is_running()
+    });
+    world.assert_exact();
+    assert!(process.is_running());
+}

@@ -1,11 +1,13 @@
 //! A Postgres connection that breaks at the worst moment.
 //!
 //! Passes bytes on, reads none of them but the client's `COMMIT`, and cuts the connection there: before
-//! the server gets it, or after the server has done it and before the client knows.
+//! the server gets it, or after the server has done it and before the client knows. It can also cut all
+//! connections at once, and be slow.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -27,6 +29,24 @@ pub(crate) enum Trouble {
 pub(crate) struct Proxy {
     address: String,
     cuts: Arc<AtomicUsize>,
+    line: Arc<Line>,
+}
+
+/// What all connections share.
+#[derive(Default)]
+struct Line {
+    /// Both ends of each connection, by its number.
+    open: Mutex<BTreeMap<usize, [TcpStream; 2]>>,
+    delay_ms: AtomicU64,
+}
+
+impl Line {
+    fn linger(&self) {
+        let delay = self.delay_ms.load(Ordering::Relaxed);
+        if delay > 0 {
+            thread::sleep(Duration::from_millis(delay));
+        }
+    }
 }
 
 impl Proxy {
@@ -51,8 +71,10 @@ impl Proxy {
         let cuts = Arc::new(AtomicUsize::new(0));
         let (server, counted) = (server.to_owned(), Arc::clone(&cuts));
         let commits = Arc::new(Mutex::new((0, trouble)));
+        let line = Arc::new(Line::default());
+        let shared = Arc::clone(&line);
         thread::spawn(move || {
-            for client in listener.incoming() {
+            for (number, client) in listener.incoming().enumerate() {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(&server)) else {
                     continue;
                 };
@@ -66,10 +88,30 @@ impl Proxy {
                     }
                     answer
                 };
-                serve(client, server, ask);
+                serve(number, client, server, &shared, ask);
             }
         });
-        Self { address, cuts }
+        Self {
+            address,
+            cuts,
+            line,
+        }
+    }
+
+    /// Cuts every connection there is. Says how many.
+    pub(crate) fn cut_all(&self) -> usize {
+        let open = std::mem::take(&mut *self.line.open.lock().unwrap());
+        for end in open.values().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+        self.cuts.fetch_add(open.len(), Ordering::Relaxed);
+        open.len()
+    }
+
+    /// How long every message takes from now on, there and back.
+    pub(crate) fn delay(&self, by: Duration) {
+        let by = u64::try_from(by.as_millis()).unwrap();
+        self.line.delay_ms.store(by, Ordering::Relaxed);
     }
 
     /// `host:port`.
@@ -83,23 +125,37 @@ impl Proxy {
     }
 }
 
-fn serve(client: TcpStream, server: TcpStream, ask: impl FnMut() -> Trouble + Send + 'static) {
+fn serve(
+    number: usize,
+    client: TcpStream,
+    server: TcpStream,
+    line: &Arc<Line>,
+    ask: impl FnMut() -> Trouble + Send + 'static,
+) {
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
-    let (from_server, to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+    let copy = |of: &TcpStream| of.try_clone().unwrap();
+    let (from_server, to_client) = (copy(&server), copy(&client));
+    let ends = [copy(&client), copy(&server)];
+    line.open.lock().unwrap().insert(number, ends);
     let muted = Arc::new(AtomicUsize::new(0));
-    let silent = Arc::clone(&muted);
-    thread::spawn(move || answers(from_server, to_client, &silent));
-    thread::spawn(move || requests(client, server, &muted, ask));
+    let (silent, slow) = (Arc::clone(&muted), Arc::clone(line));
+    thread::spawn(move || answers(from_server, to_client, &slow, &silent));
+    let line = Arc::clone(line);
+    thread::spawn(move || {
+        requests(client, server, &line, &muted, ask);
+        line.open.lock().unwrap().remove(&number);
+    });
 }
 
 /// From the server to the client, until muted.
-fn answers(mut server: TcpStream, mut client: TcpStream, muted: &AtomicUsize) {
+fn answers(mut server: TcpStream, mut client: TcpStream, line: &Line, muted: &AtomicUsize) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = server.read(&mut buffer) {
         if muted.load(Ordering::SeqCst) > 0 {
             break; // the answer to COMMIT: the server has done it
         }
+        line.linger();
         if client.write_all(&buffer[..count]).is_err() {
             break;
         }
@@ -112,11 +168,13 @@ fn answers(mut server: TcpStream, mut client: TcpStream, muted: &AtomicUsize) {
 fn requests(
     mut client: TcpStream,
     mut server: TcpStream,
+    line: &Line,
     muted: &AtomicUsize,
     mut ask: impl FnMut() -> Trouble,
 ) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = client.read(&mut buffer) {
+        line.linger();
         // The client waits for every answer, so a COMMIT comes alone.
         if &buffer[..count] == COMMIT {
             match ask() {

@@ -101,6 +101,28 @@ log.dirs={}
 
     /// Starts it on the same port and data, and waits until it has recovered and takes requests.
     pub(crate) fn start_again(&mut self) {
+        self.launch();
+        self.wait_for_log("Kafka Server started");
+    }
+
+    /// Starts it, and stops it with SIGSTOP where it is about to take requests.
+    pub(crate) fn almost_start_again(&mut self) {
+        self.launch();
+        self.wait_for_log("The broker has been unfenced");
+        self.signal("STOP");
+    }
+
+    pub(crate) fn finish_start(&mut self) {
+        self.signal("CONT");
+        self.wait_for_log("Kafka Server started");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.broker.as_ref().expect("Kafka is up").id();
+        succeed(Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]));
+    }
+
+    fn launch(&mut self) {
         assert!(self.broker.is_none(), "Kafka is up");
         self.starts += 1;
         let log = File::create(self.log()).unwrap();
@@ -108,11 +130,14 @@ log.dirs={}
         command.arg("kafka.Kafka").arg(self.config());
         command.stdout(log.try_clone().unwrap()).stderr(log);
         self.broker = Some(command.spawn().unwrap());
-        wait_until(LONG, "Kafka takes requests", || {
+    }
+
+    fn wait_for_log(&mut self, words: &str) {
+        wait_until(LONG, &format!("Kafka has logged {words:?}"), || {
             let ended = self.broker.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "Kafka did not start\n{}", self.log_tail());
             let log = fs::read(self.log()).unwrap();
-            String::from_utf8_lossy(&log).contains("Kafka Server started")
+            String::from_utf8_lossy(&log).contains(words)
         });
     }
 

@@ -35,6 +35,13 @@ impl Servers {
         }
     }
 
+    pub(crate) fn private(kafka: &KafkaServer, postgres: &PostgresServer) -> Self {
+        Self {
+            kafka: kafka.kafka(),
+            postgres: postgres.url(),
+        }
+    }
+
     pub(crate) fn with_kafka(self, server: &KafkaServer) -> Self {
         let kafka = server.kafka();
         Self { kafka, ..self }
