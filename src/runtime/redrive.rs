@@ -352,6 +352,7 @@ impl Redriver<'_> {
         if still_in.as_deref() != Some(&*xact_id) {
             return Err(RedriveError::Refused.into());
         }
+        transaction::set_search_path(connection, &search_path).await?;
         let messages = self
             .spend_and_emit(connection, &letters, &events, &outcomes, emitted)
             .await?;

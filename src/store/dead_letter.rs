@@ -448,21 +448,32 @@ pub(crate) async fn of_record(
     record.ask(connection, OF_RECORD).await
 }
 
+/// Which letters of an entity.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OfEntity {
+    /// Gate `next` applies them by sequence.
+    Waiting {
+        by_sequence: bool,
+    },
+    Resolved,
+}
+
 /// Reads dead letters of an entity: the first that wait, or the last that do not any more.
 pub(crate) async fn of_entity(
     connection: &mut PgConnection,
     projection: &str,
     generation: i32,
     entity: &str,
-    waiting: bool,
+    which: OfEntity,
     max: i64,
 ) -> Result<Vec<Kept>, Error> {
     Ok(sqlx::query_as(OF_ENTITY)
         .bind(projection)
         .bind(generation)
         .bind(entity)
-        .bind(waiting)
+        .bind(matches!(which, OfEntity::Waiting { .. }))
         .bind(max)
+        .bind(matches!(which, OfEntity::Waiting { by_sequence: true }))
         .fetch_all(connection)
         .await?)
 }
@@ -474,12 +485,14 @@ pub(crate) async fn ahead(
     generation: i32,
     entity: &str,
     number: i64,
+    by_sequence: Option<i64>,
 ) -> Result<i64, Error> {
     Ok(sqlx::query_scalar(AHEAD)
         .bind(projection)
         .bind(generation)
         .bind(entity)
         .bind(number)
+        .bind(by_sequence)
         .fetch_one(connection)
         .await?)
 }

@@ -105,6 +105,18 @@ async fn set(
     Ok(())
 }
 
+/// Sets the search path again, which a handler may have changed.
+pub(crate) async fn set_search_path(
+    connection: &mut PgConnection,
+    search_path: &str,
+) -> Result<(), Error> {
+    sqlx::query("SELECT pg_catalog.set_config('search_path', $1, true)")
+        .bind(search_path)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 /// From here on COMMIT fails, until [`lift_guard`].
 pub(crate) async fn guard(connection: &mut PgConnection) -> Result<(), Error> {
     sqlx::raw_sql(GUARD).execute(connection).await?;

@@ -324,7 +324,7 @@ fn a_duplicate_is_found_by_its_id() {
 fn an_entity_says_which_events_it_waits_for() {
     let world = World::ledger(1);
     let sender = world.sender();
-    for seq in [1, 4, 6] {
+    for seq in [1, 6, 4] {
         let entry = json!({ "id": seq.to_string(), "account": "a", "seq": seq, "amount": 10, "booked_at": "2026-01-05T00:00:00Z" });
         sender.send_json(0, &entry);
     }
@@ -337,15 +337,19 @@ fn an_entity_says_which_events_it_waits_for() {
         "stands at sequence 1",
         "sequences 2 to 3, which have not come",
         "accept-gap balances a",
-        "sequence 6 (dead letter 2, behind)",
+        "sequence 4 (dead letter 2, behind)\n",
+        "sequence 6 (dead letter 1, gap)\n",
     ] {
         assert!(entity.contains(words), "{words:?} in:\n{entity}");
     }
+    // They will be applied by their numbers, not as they came.
     let found = explain(&world, "balances", 2);
     assert_eq!(
-        (&found["verdict"], &found["dead_letter"]["reason"]),
-        (&json!("parked"), &json!("behind"))
+        (&found["verdict"], &found["waits_behind"]),
+        (&json!("parked"), &Value::Null)
     );
+    let found = explain(&world, "balances", 1);
+    assert_eq!(found["waits_behind"]["first"]["offset"], 2, "{found:#}");
 }
 
 // I6: what was left out, by whom, and where it began.

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use super::{Answer, drop_json, drop_text, gate_json, gate_text, letter_json, letter_text, time};
 use crate::projection::{Gate, Projection};
 use crate::store;
-use crate::store::dead_letter::{self, Kept};
+use crate::store::dead_letter::{self, Kept, OfEntity};
 use crate::store::gate::{self, Stands};
 use crate::store::history::{self, Drop};
 
@@ -33,14 +33,18 @@ pub(super) async fn answer(
 ) -> Result<Answer, store::Error> {
     let name = projection.name();
     let waiting = dead_letter::remaining(connection, name, generation, &[entity]).await?;
+    let by_sequence = matches!(projection.gate, Gate::Next { .. });
+    let waits = OfEntity::Waiting { by_sequence };
     let letters =
-        dead_letter::of_entity(connection, name, generation, entity, true, WAITING_MAX).await?;
+        dead_letter::of_entity(connection, name, generation, entity, waits, WAITING_MAX).await?;
+    let resolved = OfEntity::Resolved;
+    let resolved =
+        dead_letter::of_entity(connection, name, generation, entity, resolved, LAST_MAX).await?;
     let mut found = Found {
         entity,
         stands: gate::read(connection, entity).await?,
         waiting: waiting.get(entity).copied().unwrap_or(0),
-        resolved: dead_letter::of_entity(connection, name, generation, entity, false, LAST_MAX)
-            .await?,
+        resolved,
         dropped: history::dropped_of_entity(connection, name, generation, entity, LAST_MAX).await?,
         letters,
         waits_for: None,

@@ -13,7 +13,7 @@ use crate::cli::{CODE_NEEDS_A_PERSON, Failed};
 use crate::codec::Decoder;
 use crate::engine::explain::{Facts, Log, Totals, Verdict, explain};
 use crate::projection::{Gate, Projection};
-use crate::store::dead_letter::{self, Kept};
+use crate::store::dead_letter::{self, Kept, OfEntity};
 use crate::store::gate::{self, Stands};
 use crate::store::history::{self, Batch, Drop};
 use crate::store::operation::{self, Discard};
@@ -172,9 +172,15 @@ impl Found<'_> {
             self.discard = operation::discard(connection, name, letter.number).await?;
         }
         if let (Some(entity), "waiting") = (&letter.entity, &*letter.state) {
+            let is_next = matches!(self.projection.gate, Gate::Next { .. });
+            let sequence = letter.sequence.filter(|_| is_next);
+            let number = letter.number;
             let ahead =
-                dead_letter::ahead(connection, name, generation, entity, letter.number).await?;
-            let first = dead_letter::of_entity(connection, name, generation, entity, true, 1);
+                dead_letter::ahead(connection, name, generation, entity, number, sequence).await?;
+            let waits = OfEntity::Waiting {
+                by_sequence: sequence.is_some(),
+            };
+            let first = dead_letter::of_entity(connection, name, generation, entity, waits, 1);
             let first = first.await?.into_iter().next();
             self.ahead = first.filter(|_| ahead > 0).map(|first| (ahead, first));
         }
