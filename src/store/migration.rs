@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 5] = [
+const MIGRATIONS: [(i64, &str, &str); 6] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -26,6 +26,11 @@ const MIGRATIONS: [(i64, &str, &str); 5] = [
         5,
         "dead letter retention",
         include_str!("../../migrations/0005_dead_letter_retention.sql"),
+    ),
+    (
+        6,
+        "outbox",
+        include_str!("../../migrations/0006_outbox.sql"),
     ),
 ];
 
