@@ -16,7 +16,7 @@ use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
 use crate::projection::Projection;
 use crate::store::operation::Operation;
-use crate::store::position::Stood;
+use crate::store::position::{Stood, Stored};
 use crate::store::schema::{self, Problem};
 use crate::store::{self, Timeouts, operation, position, transaction};
 use crate::types::TopicPartition;
@@ -67,14 +67,23 @@ pub(crate) async fn reset(
     if projection.writes_elsewhere {
         return Err(ResetError::WritesElsewhere(projection.name.clone()));
     }
-    // Asked before the transaction: no question to Kafka under a lock.
-    let logs = cluster.logs(&projection.topics).await?;
-    let topic_ids = topic_ids(cluster, &projection.topics).await?;
     let name = &projection.name;
+    let Some((live, _)) = store::projection::read(connection, name).await? else {
+        return Err(ResetError::NotStarted(name.clone()));
+    };
+    // Read before Kafka is asked, which is before the transaction: no question to Kafka under a lock. A log that goes
+    // on has all that was applied by now. What the workers apply after the answer may lie beyond the end it tells.
+    let applied = position::read(connection, name, live.generation).await?;
+    let logs = cluster.logs(&projection.topics).await?;
+    let asked = Asked {
+        topic_ids: topic_ids(cluster, &projection.topics).await?,
+        shorter: shorter(&logs, &applied),
+        logs,
+    };
     let search_path = transaction::search_path(name, &projection.search_path);
     let application = format!("tidegate reset {name}");
     transaction::begin(connection, &search_path, &application, timeouts).await?;
-    let done = in_transaction(connection, projection, &logs, &topic_ids, who).await;
+    let done = in_transaction(connection, projection, &asked, who).await;
     match &done {
         Ok(_) => {
             failpoint::reach(failpoint::RESET_BEFORE_COMMIT);
@@ -86,15 +95,25 @@ pub(crate) async fn reset(
     done
 }
 
+/// What Kafka has answered.
+struct Asked {
+    logs: Vec<(TopicPartition, Watermarks)>,
+    topic_ids: TopicIds,
+    /// Topics of whose records more were applied than a partition's log has.
+    shorter: BTreeSet<String>,
+}
+
 /// The locks come in the order that all operator actions share: generation lock, projection and
 /// generation rows, tables, position rows.
 async fn in_transaction(
     connection: &mut PgConnection,
     projection: &Projection,
-    logs: &[(TopicPartition, Watermarks)],
-    topic_ids: &TopicIds,
+    asked: &Asked,
     who: &str,
 ) -> Result<Reset, ResetError> {
+    let Asked {
+        logs, topic_ids, ..
+    } = asked;
     let name = &projection.name;
     transaction::lock_generation(connection, name).await?;
     let Some((live, setup)) = store::projection::lock(connection, name).await? else {
@@ -121,7 +140,7 @@ async fn in_transaction(
     )
     .await?;
     store::projection::set_live(connection, name, new).await?;
-    let anew = made_anew(logs, topic_ids, &stood);
+    let anew = made_anew(asked, &stood);
     let begin: Vec<Stood> = logs
         .iter()
         .map(|(partition, log)| begin(partition, *log, topic_ids, &stood, &anew))
@@ -180,23 +199,38 @@ pub(super) async fn topic_ids(
     Ok(ids)
 }
 
-/// Topics that have another id than before, a partition whose log ends before the position, or one that was
-/// found to be another log: deleted and made again, or overwritten. They are the next incarnation, with new message ids and a right to emit of their own (I5).
-fn made_anew(
-    logs: &[(TopicPartition, Watermarks)],
-    topic_ids: &TopicIds,
-    stood: &[Stood],
-) -> BTreeSet<String> {
-    let anew = logs.iter().filter(|(partition, log)| {
-        find(stood, partition).is_some_and(|before| {
-            let present = topic_ids.get(partition.topic()).copied().flatten();
-            let differs =
-                before.topic_id.is_some() && present.is_some() && before.topic_id != present;
-            differs || before.in_doubt || before.next_offset > log.high
-        })
-    });
-    anew.map(|(partition, _)| partition.topic().to_owned())
+/// Topics with a partition whose log ends before what was applied when it was asked for its end (I5).
+fn shorter(logs: &[(TopicPartition, Watermarks)], applied: &[Stored]) -> BTreeSet<String> {
+    let ends_before = |(partition, log): &&(TopicPartition, Watermarks)| {
+        let is_it =
+            |p: &&Stored| p.topic == partition.topic() && p.partition == partition.partition();
+        applied
+            .iter()
+            .find(is_it)
+            .is_some_and(|p| p.next_offset > log.high)
+    };
+    let shorter = logs.iter().filter(ends_before);
+    shorter
+        .map(|(partition, _)| partition.topic().to_owned())
         .collect()
+}
+
+/// Topics that have another id than before, a log that is too short, or a partition that was found to be another
+/// log: deleted and made again, or overwritten. They are the next incarnation, with new message ids and a right to
+/// emit of their own (I5).
+fn made_anew(asked: &Asked, stood: &[Stood]) -> BTreeSet<String> {
+    let mut anew = asked.shorter.clone();
+    for (partition, _) in &asked.logs {
+        let Some(before) = find(stood, partition) else {
+            continue;
+        };
+        let present = asked.topic_ids.get(partition.topic()).copied().flatten();
+        let differs = before.topic_id.is_some() && present.is_some() && before.topic_id != present;
+        if differs || before.in_doubt {
+            anew.insert(partition.topic().to_owned());
+        }
+    }
+    anew
 }
 
 /// A new generation's position, with an epoch above all that were claimed.

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::harness::{LONG, Watch, World, make_anew, message_id, read_log, wait_until};
+use crate::harness::{
+    LONG, Proxy, Trouble, Watch, World, make_anew, message_id, read_log, wait_until,
+};
 
 const PROJECTIONS: [&str; 3] = ["balances", "turnover", "journal"];
 
@@ -85,6 +88,26 @@ fn a_reset_under_load_repeats_and_loses_nothing() {
         ));
         assert_eq!(history, before_first);
     }
+}
+
+// I5: what is applied between the question where the log ends and the lock lies beyond that end. It is no sign of
+// another log, whose messages would be new ones.
+#[test]
+fn a_reset_right_behind_the_log_sends_nothing_again() {
+    let world = World::ledger(2);
+    let feeder = world.stream().feed(500);
+    let _process = world.start("a");
+    wait_until(LONG, "it works", || world.progress() >= 1_000);
+    // Long enough after the question for many records.
+    let proxy = Proxy::to(&world.db.address(), |_| Trouble::None);
+    proxy.delay(Duration::from_millis(100));
+    let slow = world.db.url_by(proxy.address());
+    let command = world.launch("reset").env("TIDEGATE__POSTGRES__URL", slow);
+    let done = command.output(&["reset", "journal", "--to", "earliest", "--yes"]);
+    let told = done.expect(0).stdout;
+    assert!(!told.contains("made anew"), "{told}");
+    feeder.finish();
+    world.assert_exact();
 }
 
 // I3: an operator's action and a batch keep out of each other's way by a lock that is taken first.
