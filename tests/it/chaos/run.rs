@@ -158,9 +158,7 @@ impl<'s> Run<'s> {
     pub(super) fn step(&mut self, step: Step) {
         thread::sleep(step.after);
         self.wait_for_work();
-        for (number, worker) in self.workers.iter_mut().enumerate() {
-            assert!(worker.is_running(), "worker {number} has ended by itself");
-        }
+        self.assert_all_run();
         let hit = self.act(step.action);
         self.say(&format!("{}{hit}", step.action));
         if let Some(kind) = kind(step.action) {
@@ -176,14 +174,32 @@ impl<'s> Run<'s> {
         self.kafka_is_up && self.postgres_is_up
     }
 
+    fn assert_all_run(&mut self) {
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            if !worker.is_running() {
+                let log = worker.log();
+                let last = log.lines().last().unwrap_or_default();
+                panic!("worker {number} has ended by itself: {last}");
+            }
+        }
+    }
+
     fn wait_for_work(&mut self) {
         let someone_works = self.frozen.is_none() || self.workers.len() > 1;
-        if self.servers_are_up() && someone_works {
-            let before = self.consumed;
-            wait_until(LONG, "something more is applied", || {
-                self.consumed = consumed(self.world);
-                self.consumed > before
-            });
+        if !self.servers_are_up() || !someone_works {
+            return;
+        }
+        let (before, began) = (self.consumed, Instant::now());
+        loop {
+            self.consumed = consumed(self.world);
+            if self.consumed > before {
+                return;
+            }
+            self.assert_all_run();
+            if began.elapsed() > LONG {
+                self.world.give_up("something more to be applied", LONG);
+            }
+            thread::sleep(Duration::from_millis(50));
         }
     }
 

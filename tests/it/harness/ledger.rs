@@ -133,7 +133,10 @@ impl Feeder {
     /// Ends the writing; all of it is in the log then.
     pub(crate) fn finish(self) -> Stream {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
+        self.thread.join().unwrap_or_else(|why| {
+            let why = why.downcast_ref::<String>().map_or("", |text| text);
+            panic!("nobody has written the rest of the entries: {why}")
+        })
     }
 }
 

@@ -14,10 +14,11 @@ mod servers;
 mod watch;
 mod world;
 
+use std::cell::RefCell;
 use std::future::Future;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
+use std::{panic, thread};
 
 pub(crate) use database::{Session, TestDb};
 pub(crate) use kafka::{
@@ -59,6 +60,32 @@ pub(crate) fn wait_until(limit: Duration, what: &str, mut condition: impl FnMut(
         );
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+thread_local! {
+    /// Why this thread has panicked.
+    static FAILURE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Has every thread remember why it panics, for [`show`].
+fn remember_failures() {
+    static REMEMBERED: Once = Once::new();
+    REMEMBERED.call_once(|| {
+        let print = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            FAILURE.set(info.to_string());
+            print(info);
+        }));
+    });
+}
+
+/// Shows what belongs to a test that is failing, and after it once more why: the message comes before all that
+/// is dropped, and is the first thing to go where a long output is cut.
+fn show(what: &str, text: &str) {
+    const CHARS_MAX: usize = 2_000;
+    let failure =
+        FAILURE.with_borrow(|failure| failure.chars().take(CHARS_MAX).collect::<String>());
+    eprintln!("== {what}\n{}\n== the test has {failure}", text.trim_end());
 }
 
 /// A setting that the script which starts Kafka and Postgres gives.

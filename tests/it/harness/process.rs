@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{LONG, World, wait_until};
+use super::{LONG, World, show, wait_until};
 
 const TAIL_LINES: usize = 60;
 
@@ -288,7 +288,10 @@ impl Drop for Process {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
             let tail = &lines[lines.len().saturating_sub(TAIL_LINES)..];
-            eprintln!("== end of the log of {}\n{}", self.name, tail.join("\n"));
+            show(
+                &format!("end of the log of {}", self.name),
+                &tail.join("\n"),
+            );
         }
     }
 }

@@ -5,14 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
     Expected, Kafka, LONG, Launch, LogRecord, Message, Output, Place, Process, Sender, Servers,
-    Stream, TestDb, unique, wait_until,
+    Stream, TestDb, remember_failures, show, unique, wait_until,
 };
 
 /// A projection that applies and sends every record. It has neither gate nor inbox nor key, so a
@@ -111,7 +111,8 @@ impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.folder.disable_cleanup(true);
-            eprintln!("configuration and logs stay in {}", self.folder().display());
+            let folder = self.folder().display().to_string();
+            show("configuration and logs stay in", &folder);
         }
     }
 }
@@ -198,6 +199,7 @@ impl World {
         files: Vec<(String, String)>,
         place: Option<Place>,
     ) -> Self {
+        remember_failures();
         let seed = match std::env::var("TIDEGATE_TEST_SEED") {
             Ok(seed) => seed.parse().unwrap(),
             Err(_) => fastrand::u64(..),
@@ -406,23 +408,34 @@ impl World {
         self.condition(projection, partition).1
     }
 
-    /// Waits until all projections stand at the end of the log.
+    /// Waits until all projections stand at the end of the log, for as long as they get on: fails when nothing has
+    /// moved for the limit's time.
     #[track_caller]
     pub(crate) fn wait_until_done(&self, limit: Duration) {
         let ends = self.kafka.end_offsets(self.incoming(), self.partitions());
-        let done = || {
+        let (mut before, mut since) = (BTreeMap::new(), Instant::now());
+        loop {
             let positions = self.positions();
             let is_done = |((_, partition), next): (&(String, i32), &i64)| *next == ends[partition];
-            !positions.is_empty() && positions.iter().all(is_done)
-        };
-        let began = std::time::Instant::now();
-        while !done() {
-            if began.elapsed() > limit {
-                let status = self.tidegate(&["status"]).stdout;
-                panic!("waited {limit:?} in vain for the end of the log\n{status}");
+            if !positions.is_empty() && positions.iter().all(is_done) {
+                return;
+            }
+            if positions != before {
+                (before, since) = (positions, Instant::now());
+            }
+            if since.elapsed() > limit {
+                self.give_up("the end of the log", limit);
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Fails, and tells where everything is.
+    #[track_caller]
+    pub(crate) fn give_up(&self, what: &str, limit: Duration) -> ! {
+        let status = self.tidegate(&["status"]);
+        let (stdout, stderr) = (status.stdout, status.stderr);
+        panic!("waited {limit:?} in vain for {what}\n{stdout}{stderr}");
     }
 
     /// How many records are parked.

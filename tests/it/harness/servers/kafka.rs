@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use super::{free_port, kill, program, succeed};
-use crate::harness::{Kafka, LONG, wait_until};
+use crate::harness::{Kafka, LONG, show, wait_until};
 
 /// Any id will do: 16 bytes in URL-safe base64.
 const CLUSTER_ID: &str = "TidegateTestsOwnKafka0";
@@ -156,7 +156,7 @@ log.dirs={}
 impl Drop for KafkaServer {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("== end of the log of Kafka\n{}", self.log_tail());
+            show("end of the log of Kafka", &self.log_tail());
         }
         if let Some(mut broker) = self.broker.take() {
             kill(&mut broker);

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use super::{free_port, kill, program, succeed};
-use crate::harness::{LONG, Session, wait_until};
+use crate::harness::{LONG, Session, show, wait_until};
 
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
@@ -260,7 +260,7 @@ impl PostgresServer {
 impl Drop for PostgresServer {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("== end of the log of Postgres\n{}", self.log_tail());
+            show("end of the log of Postgres", &self.log_tail());
         }
         if let Some(mut postmaster) = self.postmaster.take() {
             let children = children(postmaster.id());
