@@ -15,7 +15,7 @@ use run::{Kills, Run, Stage, Tally};
 use crate::harness::Watch;
 
 /// All of them read the same topic; `balances` and `journal` send messages.
-const PROJECTIONS: [&str; 4] = ["balances", "turnover", "newest", "journal"];
+const PROJECTIONS: [&str; 5] = ["balances", "turnover", "newest", "journal", "lines"];
 /// So many that there is work at any moment, and few enough to keep up with.
 const ENTRIES_PER_SECOND: usize = 1_200;
 

@@ -30,6 +30,21 @@ ON CONFLICT (account) DO UPDATE SET seq = excluded.seq, amount = excluded.amount
 const NEWEST_SETUP: &str =
     "CREATE TABLE entry (account text PRIMARY KEY, seq bigint NOT NULL, amount bigint NOT NULL)";
 
+/// Every record, where it was. Nothing but the position, no gate, key, inbox or message, keeps out what comes twice.
+const LINES: &str = r#"
+[projections.lines]
+topics  = ["@in@"]
+gate    = "none"
+setup   = "lines.sql"
+columns = { account = "text" }
+
+[[projections.lines.apply]]
+sql = "INSERT INTO line (partition, record_offset) SELECT _partition, _offset FROM events"
+"#;
+
+const LINES_SETUP: &str =
+    "CREATE TABLE line (partition integer NOT NULL, record_offset bigint NOT NULL)";
+
 /// Where the broker decides, it also says how long a session lasts. As short as a member of a classic group may
 /// ask for.
 const SESSIONS: &str = "\
@@ -61,6 +76,7 @@ impl Stage {
         let servers = Servers::private(&kafka, &postgres);
         let mut world = World::ledger_at(&servers, PARTITIONS_AT_FIRST);
         world.add_projection(NEWEST, ("newest.sql", NEWEST_SETUP));
+        world.add_projection(LINES, ("lines.sql", LINES_SETUP));
         Self {
             world,
             kafka,
@@ -208,9 +224,9 @@ impl<'s> Run<'s> {
         match action {
             Action::Kill { worker } => return self.kill(worker),
             Action::Freeze { worker } => {
-                // Its batch of `journal` locks nothing at first, so that nobody need end it, and nothing but its
+                // Its batch of `lines` locks nothing at first, so that nobody need end it, and nothing but its
                 // claim tells it from that of whoever takes its place.
-                let batch = self.stop_amid_batch(worker, "journal");
+                let batch = self.stop_amid_batch(worker, "lines");
                 self.frozen = Some(worker);
                 return batch.map_or(String::new(), |of| format!(": amid a batch of {of}"));
             }
@@ -354,6 +370,13 @@ impl<'s> Run<'s> {
     }
 
     fn reset(&self, projection: &str) {
+        // What is there twice would be gone.
+        if projection == "lines" {
+            let twice: i64 = self.world.db.one(
+                "SELECT count(*) - count(DISTINCT (partition, record_offset)) FROM lines.line",
+            );
+            assert_eq!(twice, 0, "lines are there twice");
+        }
         wait_until(LONG, &format!("{projection} is reset"), || {
             let command = ["reset", projection, "--to", "earliest", "--yes"];
             let output = self.world.tidegate(&command);

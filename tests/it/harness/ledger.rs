@@ -2,7 +2,8 @@
 //!
 //! Projections `balances` and `turnover` are those of `examples/ledger`. `journal` has neither gate nor
 //! inbox: it writes a row and a message for every record, so that nothing hides a record that was
-//! applied twice or not at all. `newest` keeps the newest entry of each account.
+//! applied twice or not at all. `lines` has not even a message, whose number and id would refuse the batch
+//! that comes twice: its position is all that keeps it exact. `newest` keeps the newest entry of each account.
 //!
 //! When the topic gets more partitions, accounts move, as they do with a producer that takes an account's
 //! partition from its name. A copy goes to where the original is, so that which of them comes first
@@ -159,6 +160,8 @@ pub(crate) struct Expected {
     pub(crate) newest: BTreeMap<String, (i64, i64)>,
     /// Partition and offset of every record.
     pub(crate) journal: Vec<(i32, i64)>,
+    /// The same for `lines`.
+    pub(crate) lines: Vec<(i32, i64)>,
     /// Stream -> its messages in order.
     pub(crate) messages: BTreeMap<String, Vec<Message>>,
 }
@@ -198,9 +201,11 @@ impl Expected {
             let newest = expected.newest.entry(entry.account.clone()).or_default();
             *newest = (*newest).max((entry.seq, entry.amount));
         }
+        let place = |entry: &Entry<'_>| (entry.record.partition, entry.record.offset);
+        expected.lines = of("lines").into_iter().map(place).collect();
         for entry in of("journal") {
             let record = entry.record;
-            expected.journal.push((record.partition, record.offset));
+            expected.journal.push(place(entry));
             let payload = json!({ "offset": record.offset });
             expected.emit(topic, "journal", "copy", entry, payload);
         }

@@ -483,6 +483,11 @@ impl World {
                         .db
                         .rows("SELECT partition, record_offset FROM journal.journal ORDER BY 1, 2");
                 }
+                "lines" => {
+                    stored.lines = self
+                        .db
+                        .rows("SELECT partition, record_offset FROM lines.line ORDER BY 1, 2");
+                }
                 other => panic!("no oracle for {other}"),
             }
         }
@@ -576,12 +581,17 @@ fn assert_same(stored: &Expected, expected: &Expected) {
     assert_eq!(stored.balances, expected.balances, "balances");
     assert_eq!(stored.turnover, expected.turnover, "turnover");
     assert_eq!(stored.newest, expected.newest, "newest");
-    let missing = difference(&expected.journal, &stored.journal);
-    let surplus = difference(&stored.journal, &expected.journal);
-    assert!(
-        missing.is_empty() && surplus.is_empty(),
-        "journal: missing {missing:?}, too many {surplus:?}"
-    );
+    for (name, stored, expected) in [
+        ("journal", &stored.journal, &expected.journal),
+        ("lines", &stored.lines, &expected.lines),
+    ] {
+        let missing = difference(expected, stored);
+        let surplus = difference(stored, expected);
+        assert!(
+            missing.is_empty() && surplus.is_empty(),
+            "{name}: missing {missing:?}, too many {surplus:?}"
+        );
+    }
     let streams = |of: &Expected| of.messages.keys().cloned().collect::<Vec<_>>();
     assert_eq!(streams(stored), streams(expected), "streams");
     for (stream, messages) in &expected.messages {
