@@ -6,7 +6,7 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use super::output::{counted, number, table};
+use super::output::{counted, excerpt, number, shown, table};
 use super::{
     CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, connect,
     database, projections, who,
@@ -231,32 +231,6 @@ fn place(letter: &Listed) -> String {
         "{}/{}@{}",
         letter.topic, letter.partition, letter.record_offset
     )
-}
-
-fn excerpt(text: &str, max: usize) -> String {
-    match text.char_indices().nth(max) {
-        Some((at, _)) => format!("{}..", &text[..at]),
-        None => text.to_owned(),
-    }
-}
-
-/// Bytes as text where they are text, otherwise in hexadecimal.
-fn shown(bytes: Option<&[u8]>) -> String {
-    match bytes {
-        None => "none".to_owned(),
-        Some(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) if !text.contains(|c: char| c.is_control() && c != '\n' && c != '\t') => {
-                text.to_owned()
-            }
-            _ => format!(
-                "0x{}",
-                bytes
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect::<String>()
-            ),
-        },
-    }
 }
 
 fn as_json(letter: &Listed) -> serde_json::Value {

@@ -22,6 +22,7 @@ mod demo;
 mod explain;
 mod gate;
 mod migrate;
+mod outbox;
 mod output;
 mod pause;
 mod reset;
@@ -83,6 +84,8 @@ enum Command {
     AcceptTopic(accept_topic::Arguments),
     /// Lists, shows, applies again or gives up records that could not be applied
     DeadLetters(dead_letters::Arguments),
+    /// Shows what is sent, and decides about messages that cannot be sent
+    Outbox(outbox::Arguments),
     /// What an entity waits for
     Gate(gate::Arguments),
     /// Stops a projection in all processes
@@ -210,6 +213,7 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Skip(arguments) => skip::execute(arguments).await,
         Command::AcceptTopic(arguments) => accept_topic::execute(arguments).await,
         Command::DeadLetters(arguments) => dead_letters::execute(arguments, registry).await,
+        Command::Outbox(arguments) => outbox::execute(arguments).await,
         Command::Gate(arguments) => gate::execute(arguments, registry).await,
         Command::Pause(arguments) => pause::execute(arguments, false).await,
         Command::Resume(arguments) => pause::execute(arguments, true).await,

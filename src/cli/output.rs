@@ -68,6 +68,33 @@ pub(super) fn number(number: i64) -> String {
     }
 }
 
+/// A text's beginning.
+pub(super) fn excerpt(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((at, _)) => format!("{}..", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// Bytes as text where they are text, otherwise in hexadecimal.
+pub(super) fn shown(bytes: Option<&[u8]>) -> String {
+    match bytes {
+        None => "none".to_owned(),
+        Some(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) if !text.contains(|c: char| c.is_control() && c != '\n' && c != '\t') => {
+                text.to_owned()
+            }
+            _ => format!(
+                "0x{}",
+                bytes
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect::<String>()
+            ),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

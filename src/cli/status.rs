@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use comfy_table::ContentArrangement;
 use serde_json::json;
 
+use super::outbox::{print_streams, streams_json};
 use super::output::{number, table};
 use super::{ConfigArgument, Done, connect, database};
 use crate::config::Config;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
+use crate::store::outbox::Status as Stream;
 use crate::store::position::Status as Position;
-use crate::store::relay::Status as Stream;
-use crate::store::{position, relay};
+use crate::store::{outbox, position};
 use crate::types::TopicPartition;
 
 #[derive(Debug, clap::Args)]
@@ -36,7 +37,7 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     let config = arguments.config.load()?;
     let mut connection = connect(&database(&config)?).await?;
     let positions = position::status(&mut connection).await?;
-    let streams = relay::status(&mut connection).await?;
+    let streams = outbox::status(&mut connection).await?;
     let logs = logs(&config, &positions).await;
     if arguments.json {
         let json = as_json(&positions, &streams, &logs);
@@ -146,6 +147,7 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
         println!();
     }
     if !streams.is_empty() {
+        println!("outbox");
         print_streams(streams);
     }
 }
@@ -204,37 +206,6 @@ fn print_partitions(rows: &[Position], logs: &Logs) {
     println!("{table}");
 }
 
-fn print_streams(streams: &[Stream]) {
-    println!("outbox");
-    let numbers = ["emitted", "sent", "waiting"];
-    let mut table = table(
-        &[
-            "stream",
-            "emitted",
-            "sent",
-            "waiting",
-            "relay",
-            "last error",
-        ],
-        &numbers,
-    );
-    for row in streams {
-        table.add_row([
-            row.stream.clone(),
-            number(row.emitted),
-            number(row.sent_through),
-            number(row.emitted - row.sent_through),
-            if row.owner.is_empty() {
-                "-".to_owned()
-            } else {
-                row.owner.clone()
-            },
-            row.last_error.clone(),
-        ]);
-    }
-    println!("{table}");
-}
-
 fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_json::Value {
     let partition = |row: &Position| {
         json!({
@@ -252,17 +223,11 @@ fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_jso
             "partitions": rows.iter().map(partition).collect::<Vec<_>>(),
         })
     };
-    let stream = |row: &Stream| {
-        json!({
-            "stream": row.stream, "emitted": row.emitted, "sent_through": row.sent_through,
-            "waiting": row.emitted - row.sent_through, "relay": row.owner, "last_error": row.last_error,
-        })
-    };
     json!({
         "projections": positions
             .chunk_by(|a, b| a.projection == b.projection)
             .map(projection)
             .collect::<Vec<_>>(),
-        "outbox": streams.iter().map(stream).collect::<Vec<_>>(),
+        "outbox": streams_json(streams),
     })
 }

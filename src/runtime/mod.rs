@@ -9,6 +9,7 @@ mod history;
 mod housekeeping;
 mod letters;
 mod parking;
+mod quarantine;
 mod redrive;
 mod refusal;
 mod reposition;
@@ -20,6 +21,7 @@ mod topic_watch;
 mod writer;
 
 pub(crate) use letters::{LetterError, accept_gap, discard};
+pub(crate) use quarantine::{QuarantineError, discard as discard_messages, release};
 pub(crate) use redrive::{LETTERS_MAX, Queue, RedriveError, Redriven, Redriver, fewer};
 pub(crate) use reposition::{Operator, RepositionError, accept_topic, set_running, skip};
 pub(crate) use reset::{ResetError, reset};

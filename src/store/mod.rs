@@ -17,6 +17,7 @@ pub(crate) mod operation;
 pub(crate) mod outbox;
 pub(crate) mod position;
 pub(crate) mod projection;
+pub(crate) mod quarantine;
 pub(crate) mod relay;
 pub(crate) mod schema;
 pub(crate) mod skipped;

@@ -9,6 +9,7 @@ use super::Error;
 use crate::types::Header;
 
 const INSERT: &str = include_str!("sql/outbox_insert.sql");
+const STATUS: &str = include_str!("sql/outbox_status.sql");
 const ACCOUNT: &str = include_str!("sql/outbox_account.sql");
 
 /// A message as it is stored, apart from its number.
@@ -39,6 +40,39 @@ pub(crate) struct Account {
 /// Reads the account of all streams.
 pub(crate) async fn account(connection: &mut PgConnection) -> Result<Vec<Account>, Error> {
     Ok(sqlx::query_as(ACCOUNT).fetch_all(connection).await?)
+}
+
+/// A stream as `status` shows it.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Status {
+    pub(crate) stream: String,
+    pub(crate) emitted: i64,
+    pub(crate) sent_through: i64,
+    /// The relay that has it; empty if none does.
+    pub(crate) owner: String,
+    /// At the first unsent message, and when the next one is due.
+    pub(crate) attempts: i32,
+    pub(crate) retry_at: Option<DateTime<Utc>>,
+    pub(crate) last_error: String,
+    pub(crate) oldest_unsent: Option<DateTime<Utc>>,
+    /// Messages in quarantine, and those that were released from it and are not sent yet.
+    pub(crate) waiting: i64,
+    pub(crate) released: i64,
+}
+
+impl Status {
+    pub(crate) fn unsent(&self) -> i64 {
+        self.emitted - self.sent_through
+    }
+
+    pub(crate) fn quarantined(&self) -> i64 {
+        self.waiting + self.released
+    }
+}
+
+/// Reads all streams, where relays are with them, and what stands in their way.
+pub(crate) async fn status(connection: &mut PgConnection) -> Result<Vec<Status>, Error> {
+    Ok(sqlx::query_as(STATUS).fetch_all(connection).await?)
 }
 
 /// Headers as name and value in hexadecimal: arrays of arrays do not travel, and values are bytes.

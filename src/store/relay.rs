@@ -13,7 +13,6 @@ const TAKE: &str = include_str!("sql/relay_take.sql");
 const READ: &str = include_str!("sql/relay_read.sql");
 const BARRIER: &str = include_str!("sql/relay_barrier.sql");
 const RELEASE: &str = include_str!("sql/relay_release.sql");
-const STATUS: &str = include_str!("sql/relay_status.sql");
 
 /// A lease on a stream.
 #[derive(Clone, Debug, FromRow)]
@@ -104,19 +103,4 @@ pub(crate) async fn release(connection: &mut PgConnection, leases: &[&Lease]) ->
         .execute(connection)
         .await?;
     Ok(())
-}
-
-/// A stream as `status` and `verify` show it.
-#[derive(Clone, Debug, FromRow)]
-pub(crate) struct Status {
-    pub(crate) stream: String,
-    pub(crate) emitted: i64,
-    pub(crate) sent_through: i64,
-    pub(crate) owner: String,
-    pub(crate) last_error: String,
-}
-
-/// Reads all streams, and where relays are with them.
-pub(crate) async fn status(connection: &mut PgConnection) -> Result<Vec<Status>, Error> {
-    Ok(sqlx::query_as(STATUS).fetch_all(connection).await?)
 }

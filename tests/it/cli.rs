@@ -198,7 +198,7 @@ fn status_tells_where_everything_is() {
     wait_until(LONG, "everything is sent", || {
         let status = world.status();
         let streams = status["outbox"].as_array().unwrap();
-        !streams.is_empty() && streams.iter().all(|stream| stream["waiting"] == 0)
+        !streams.is_empty() && streams.iter().all(|stream| stream["unsent"] == 0)
     });
     process.stop();
     stream.produce(50);

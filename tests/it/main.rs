@@ -35,6 +35,7 @@ mod log_shape;
 mod outage;
 mod poison;
 mod postgres_outages;
+mod quarantine;
 mod rebalance;
 mod records;
 mod redrive;

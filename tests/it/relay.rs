@@ -172,7 +172,7 @@ fn the_relay_can_run_elsewhere() {
     let waiting = status["outbox"].as_array().unwrap().iter();
     assert!(
         waiting
-            .map(|stream| stream["waiting"].as_i64().unwrap())
+            .map(|stream| stream["unsent"].as_i64().unwrap())
             .sum::<i64>()
             >= 200
     );

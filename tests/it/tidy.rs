@@ -252,6 +252,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/redrive.rs",
             "src/runtime/refusal.rs",
             "src/runtime/parking.rs",
+            "src/runtime/quarantine.rs",
             "src/runtime/reposition.rs",
             "src/runtime/reset.rs",
             "src/runtime/service.rs",

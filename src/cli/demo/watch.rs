@@ -12,8 +12,8 @@ use super::services::Services;
 use super::tables;
 use crate::cli::output::number;
 use crate::cli::{CODE_NEEDS_A_PERSON, Failed};
+use crate::store::outbox;
 use crate::store::position::{self, Status as Position};
-use crate::store::relay;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const DRAW_EVERY: Duration = Duration::from_millis(100);
@@ -207,7 +207,7 @@ impl<'w> Watch<'w> {
             .is_none_or(|read| now - read >= STREAMS_EVERY)
         {
             self.streams_read = Some(now);
-            let streams = relay::status(self.connection).await?;
+            let streams = outbox::status(self.connection).await?;
             self.emitted = streams.iter().map(|stream| stream.emitted).sum();
             self.sent = streams.iter().map(|stream| stream.sent_through).sum();
         }
