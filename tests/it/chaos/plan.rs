@@ -321,7 +321,9 @@ impl Planner {
             Fault::Postgres => !no_postgres,
             Fault::Slow => !lasts(|end| matches!(end, Action::Slow { .. })),
             // One that sleeps does not stop in order.
-            Fault::Freeze | Fault::Roll | Fault::Scale => !frozen,
+            Fault::Roll | Fault::Scale => !frozen,
+            // Without both there is no batch to fall asleep in.
+            Fault::Freeze => !no_kafka && !no_postgres && !frozen,
             // The command itself needs them, and does not wait for ever for locks of one that sleeps.
             Fault::Grow | Fault::Reset => !no_kafka && !no_postgres && !frozen,
             Fault::Kill | Fault::Cut | Fault::Commit => true,

@@ -55,8 +55,9 @@ group.consumer.heartbeat.interval.ms=500";
 
 /// Records of a worker's batches, at most: with few it is busy all the time, with many it catches up.
 const BATCHES: [usize; 4] = [3, 20, 100, 1_000];
-/// How long to look for a moment in which a worker is amid a batch.
-const AIM: Duration = Duration::from_secs(3);
+/// How long to look for a moment in which a worker is amid a batch: longer than a session, so that one that has just
+/// been started has got its partitions.
+const AIM: Duration = Duration::from_secs(8);
 
 /// A world on servers of its own.
 pub(super) struct Stage {
