@@ -33,6 +33,7 @@ mod handlers;
 mod history;
 mod log_shape;
 mod outage;
+mod outbox;
 mod poison;
 mod postgres_outages;
 mod rebalance;
