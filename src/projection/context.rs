@@ -33,6 +33,8 @@ pub struct Message {
     pub kind: String,
     /// Further headers. Names that begin with `ce_` are Tidegate's.
     pub headers: Vec<Header>,
+    /// The partition of the topic it goes to; without one its key decides.
+    pub partition: Option<i32>,
 }
 
 /// A message with the record it comes from and its place among that record's messages.
@@ -133,10 +135,14 @@ fn problem(name: &str, message: &Message) -> Option<String> {
         payload,
         kind,
         headers,
+        partition,
     } = message;
     let kind = if kind.is_empty() { name } else { kind };
     if !is_topic(topic) {
         return Some(format!("`{topic}` cannot name a topic; {TOPIC_CURE}"));
+    }
+    if let Some(partition) = partition.filter(|partition| *partition < 0) {
+        return Some(format!("partition {partition} is negative"));
     }
     if let Some(header) = headers.iter().find(|h| h.name.starts_with("ce_")) {
         return Some(format!("header `{}` is set by tidegate", header.name));
@@ -244,5 +250,15 @@ mod tests {
             ..message()
         };
         check(&own, "header `ce_id` is set by tidegate");
+    }
+
+    #[test]
+    fn a_partition_is_not_negative() {
+        let to = |partition| Message {
+            partition: Some(partition),
+            ..message()
+        };
+        check(&to(0), "");
+        check(&to(-1), "partition -1 is negative");
     }
 }

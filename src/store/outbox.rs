@@ -23,6 +23,7 @@ pub(crate) struct Row {
     pub(crate) source: String,
     pub(crate) occurred_at: Option<DateTime<Utc>>,
     pub(crate) headers: Vec<Header>,
+    pub(crate) partition: Option<i32>,
 }
 
 /// A stream as `verify` looks at it.
@@ -65,6 +66,7 @@ pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Resul
         .bind(rows.iter().map(|r| &*r.source).collect::<Vec<_>>())
         .bind(rows.iter().map(|r| r.occurred_at).collect::<Vec<_>>())
         .bind(rows.iter().map(headers).collect::<Vec<_>>())
+        .bind(rows.iter().map(|r| r.partition).collect::<Vec<_>>())
         .execute(connection)
         .await?
         .rows_affected();

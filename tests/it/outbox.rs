@@ -467,3 +467,77 @@ fn an_application_message_below_a_projection_halts_it() {
     assert_eq!(world.positions()[&("triggered".to_owned(), 0)], 0);
     assert!(world.outbox().is_empty());
 }
+
+/// Sends what a message can be, from SQL.
+const SPELLED: &str = r#"
+[projections.spelled]
+topics  = ["@in@"]
+gate    = "none"
+columns = { account = "text", state = "text" }
+
+[[projections.spelled.apply]]
+sql = "SELECT 1 FROM events"
+
+[[projections.spelled.emit]]
+name  = "copy"
+topic = "@out@"
+sql   = """
+SELECT _ref, account AS key, CASE WHEN state <> 'gone' THEN jsonb_build_object('state', state) END AS payload,
+       jsonb_build_array(jsonb_build_array('twice', '1'), jsonb_build_array('none', NULL),
+                         jsonb_build_array('bytes', jsonb_build_object('base64', encode(convert_to(repeat(state, 30), 'UTF8'), 'base64'))),
+                         jsonb_build_array('twice', state)) AS headers,
+       CASE state WHEN 'fixed' THEN 2 WHEN 'impossible' THEN -1 END AS partition
+FROM events"""
+"#;
+
+// A projection's message says all that a record of Kafka can.
+#[test]
+fn a_statement_sends_tombstones_repeated_headers_and_bytes() {
+    let world = World::new(3, SPELLED, &[]);
+    let sender = world.sender();
+    for state in ["new", "fixed", "gone", "impossible"] {
+        sender.send_json(0, &json!({ "account": "a", "state": state }));
+    }
+    sender.flush();
+    let process = world.start("a");
+    wait_until(LONG, "three are sent", || world.sent().len() == 3);
+    let mut sent = world.sent();
+    sent.sort_by_key(|record| record.header("ce_sequence").to_owned());
+    for (record, state) in sent.iter().zip(["new", "fixed", "gone"]) {
+        let own = record
+            .headers
+            .iter()
+            .filter(|(name, _)| !name.starts_with("ce_"));
+        let own: Vec<(&str, &[u8])> = own.map(|(name, value)| (&**name, &**value)).collect();
+        let bytes = state.repeat(30);
+        let mut expected: Vec<(&str, &[u8])> = vec![
+            ("twice", b"1"),
+            ("none", b""),
+            ("bytes", bytes.as_bytes()),
+            ("twice", state.as_bytes()),
+        ];
+        if state == "gone" {
+            assert_eq!(record.value, None, "a tombstone");
+        } else {
+            assert_eq!(record.json(), json!({ "state": state }));
+            expected.insert(0, ("content-type", b"application/json"));
+        }
+        assert_eq!(own, expected);
+    }
+    let partitions: Vec<(Option<i32>,)> = world
+        .db
+        .rows("SELECT partition FROM tidegate.outbox ORDER BY number");
+    assert_eq!(partitions, [(None,), (Some(2),), (None,)]);
+    let parked: Vec<(i64, String)> = world
+        .db
+        .rows("SELECT record_offset, detail FROM tidegate.dead_letter");
+    assert_eq!(parked.len(), 1, "{parked:?}");
+    assert_eq!(parked[0].0, 3);
+    assert!(
+        parked[0]
+            .1
+            .contains("emit `copy`: partition -1 is negative"),
+        "{parked:?}"
+    );
+    process.stop();
+}
