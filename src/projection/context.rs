@@ -29,7 +29,7 @@ pub struct Message {
     pub key: Option<Vec<u8>>,
     /// Its value; none is a tombstone.
     pub payload: Option<Vec<u8>>,
-    /// CloudEvents type (`ce_type`); the name of the emit if empty.
+    /// CloudEvents type (`ce_type`); if empty, the name of the emit, or the topic where there is none.
     pub kind: String,
     /// Further headers. Names that begin with `ce_` are Tidegate's.
     pub headers: Vec<Header>,

@@ -9,6 +9,7 @@ use super::Error;
 use crate::types::Header;
 
 const INSERT: &str = include_str!("sql/outbox_insert.sql");
+const EMIT: &str = include_str!("sql/outbox_emit.sql");
 const ACCOUNT: &str = include_str!("sql/outbox_account.sql");
 
 /// A message as it is stored, apart from its number.
@@ -22,6 +23,17 @@ pub(crate) struct Row {
     pub(crate) kind: String,
     pub(crate) source: String,
     pub(crate) occurred_at: Option<DateTime<Utc>>,
+    pub(crate) headers: Vec<Header>,
+    pub(crate) partition: Option<i32>,
+}
+
+/// A message of an application's own transaction. The database gives it its stream and its id.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) topic: String,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) kind: String,
     pub(crate) headers: Vec<Header>,
     pub(crate) partition: Option<i32>,
 }
@@ -77,4 +89,20 @@ pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Resul
         )));
     }
     Ok(())
+}
+
+/// Emits a message in a transaction that is not ours, and returns its id.
+pub(crate) async fn emit(connection: &mut PgConnection, own: Own) -> sqlx::Result<Uuid> {
+    let (names, values): (Vec<String>, Vec<Option<Vec<u8>>>) =
+        own.headers.into_iter().map(|h| (h.name, h.value)).unzip();
+    sqlx::query_scalar(EMIT)
+        .bind(own.topic)
+        .bind(own.key)
+        .bind(own.payload)
+        .bind(names)
+        .bind(values)
+        .bind(own.kind)
+        .bind(own.partition)
+        .fetch_one(connection)
+        .await
 }

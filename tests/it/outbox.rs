@@ -5,8 +5,13 @@ use std::sync::Mutex;
 use std::thread;
 
 use serde_json::json;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _};
+use tidegate::Outbox;
+use tidegate::projection::Message;
+use tidegate::types::Header;
 
-use crate::harness::{LONG, LogRecord, Session, World, unique, wait_until};
+use crate::harness::{LONG, LogRecord, Session, World, block_on, unique, wait_until};
 use crate::relay::assert_sent;
 
 /// Wraps statements so that an error's text begins with its SQLSTATE.
@@ -466,6 +471,100 @@ fn an_application_message_below_a_projection_halts_it() {
     }
     assert_eq!(world.positions()[&("triggered".to_owned(), 0)], 0);
     assert!(world.outbox().is_empty());
+}
+
+fn header(name: &str, value: Option<&[u8]>) -> Header {
+    Header {
+        name: name.to_owned(),
+        value: value.map(<[u8]>::to_vec),
+    }
+}
+
+// From Rust: bytes, names that come twice, tombstones, and all or nothing with the service's own effects.
+#[test]
+fn a_service_in_rust_emits_in_its_own_transaction() {
+    let world = World::journal(3);
+    world.db.run("CREATE TABLE effect (n integer)");
+    let message = |payload: Option<&[u8]>| Message {
+        topic: world.outgoing().to_owned(),
+        key: Some(b"\xffkey".to_vec()),
+        payload: payload.map(<[u8]>::to_vec),
+        kind: "thing.done".to_owned(),
+        headers: vec![
+            header("twice", Some(b"1")),
+            header("none", None),
+            header("bytes", Some(&[0, 255, b'"'].repeat(40))),
+            header("twice", Some(b"")),
+        ],
+        partition: None,
+    };
+    let options: PgConnectOptions = world.db.url().parse().unwrap();
+    let ids = block_on(async {
+        let mut connection = options.connect().await.unwrap();
+        let mut tx = connection.begin().await.unwrap();
+        sqlx::query("INSERT INTO effect VALUES (1)")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        Outbox::emit(&mut tx, message(Some(b"never")))
+            .await
+            .unwrap();
+        tx.rollback().await.unwrap();
+
+        let mut tx = connection.begin().await.unwrap();
+        sqlx::query("INSERT INTO effect VALUES (2)")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        let first = Outbox::emit(&mut tx, message(Some(b"\0\xff")))
+            .await
+            .unwrap();
+        let second = Outbox::emit(&mut tx, message(None)).await.unwrap();
+        tx.commit().await.unwrap();
+
+        let plain = Message {
+            topic: String::new(),
+            ..Message::default()
+        };
+        let error = Outbox::emit(&mut connection, plain).await.unwrap_err();
+        let code = error
+            .as_database_error()
+            .unwrap()
+            .code()
+            .unwrap()
+            .into_owned();
+        assert_eq!(code, "22023", "{error}");
+        [first, second]
+    });
+    let effects: i64 = world.db.one("SELECT sum(n) FROM effect");
+    assert_eq!(effects, 2);
+
+    let process = world.start("a");
+    wait_until(LONG, "both are sent", || world.sent().len() == 2);
+    let sent = world.sent();
+    for (record, (id, number)) in sent.iter().zip(ids.iter().zip(["1", "2"])) {
+        assert_eq!(record.key.as_deref(), Some(&b"\xffkey"[..]));
+        assert_eq!(record.header("ce_id"), id.to_string());
+        assert_eq!(record.header("ce_sequence"), number);
+        assert_eq!(record.header("ce_type"), "thing.done");
+        assert_eq!(record.header("ce_source"), "/tidegate/application");
+        let own = record
+            .headers
+            .iter()
+            .filter(|(name, _)| !name.starts_with("ce_"));
+        let own: Vec<(&str, &[u8])> = own.map(|(name, value)| (&**name, &**value)).collect();
+        let bytes = [0, 255, b'"'].repeat(40);
+        let expected: [(&str, &[u8]); 4] = [
+            ("twice", b"1"),
+            ("none", b""),
+            ("bytes", &bytes),
+            ("twice", b""),
+        ];
+        assert_eq!(own, expected);
+    }
+    assert_eq!(sent[0].value.as_deref(), Some(&b"\0\xff"[..]));
+    assert_eq!(sent[1].value, None, "a tombstone");
+    process.stop();
 }
 
 /// Sends what a message can be, from SQL.
