@@ -34,6 +34,7 @@ mod history;
 mod log_shape;
 mod outage;
 mod outbox;
+mod outbox_examples;
 mod poison;
 mod postgres_outages;
 mod rebalance;
