@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use sqlx::Connection as _;
 use tidegate::projection::{
-    Batch, BatchHandler, Context, Gate, HandlerError, Message, OnFailure, Projection, Registry,
+    Batch, BatchHandler, Context, Event, Gate, HandlerError, Message, OnFailure, Projection,
+    Registry,
 };
 
 static HAS_WAITED: AtomicBool = AtomicBool::new(false);
@@ -83,6 +84,23 @@ impl BatchHandler for Misbehaving {
                     run(ctx, "SELECT DISTINCT part FROM effect FOR UPDATE").await?;
                 }
                 Some("take back") => take_back(ctx).await?,
+                Some("fail in a savepoint") => self.fail_in_savepoint(ctx, &event).await?,
+                Some("swallow in a savepoint") => {
+                    let savepoint = ctx.savepoint().await?;
+                    let _ = run(ctx, "SELECT 1 / 0").await;
+                    let _ = ctx.release(savepoint).await;
+                }
+                Some("commit in a savepoint") => {
+                    let savepoint = ctx.savepoint().await?;
+                    let _ = run(ctx, "COMMIT").await;
+                    let _ = ctx.roll_back_to(savepoint).await;
+                }
+                Some("roll back to a savepoint that is gone") => {
+                    let outer = ctx.savepoint().await?;
+                    let inner = ctx.savepoint().await?;
+                    ctx.roll_back_to(outer).await?;
+                    ctx.roll_back_to(inner).await?;
+                }
                 Some("rollback, then write and fail") => {
                     run(ctx, "ROLLBACK").await?;
                     run(ctx, "INSERT INTO misbehaving.effect VALUES (-1, -1)").await?;
@@ -101,6 +119,34 @@ impl BatchHandler for Misbehaving {
             }
         }
         Ok(())
+    }
+}
+
+impl Misbehaving {
+    /// What a handler may do: fail in a part, take it back with its messages, and go on.
+    async fn fail_in_savepoint(
+        &self,
+        ctx: &mut Context<'_>,
+        event: &Event<'_>,
+    ) -> Result<(), HandlerError> {
+        let message = |text: &str| Message {
+            topic: self.outgoing.clone(),
+            payload: Some(format!("\"{text}\"").into_bytes()),
+            ..Message::default()
+        };
+        let outer = ctx.savepoint().await?;
+        ctx.emit(event, "part", message("before"))?;
+        let inner = ctx.savepoint().await?;
+        ctx.emit(event, "part", message("never"))?;
+        ctx.emit(event, "other", message("never"))?;
+        run(ctx, "INSERT INTO effect VALUES (-1, -1)").await?;
+        if run(ctx, "SELECT 1 / 0").await.is_ok() {
+            return Err(HandlerError::terminal("it has not failed"));
+        }
+        ctx.roll_back_to(inner).await?;
+        ctx.emit(event, "part", message("after"))?;
+        ctx.emit(event, "other", message("after"))?;
+        ctx.release(outer).await
     }
 }
 

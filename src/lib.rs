@@ -52,6 +52,7 @@ mod config;
 mod engine;
 mod failpoint;
 mod kafka;
+mod outbox;
 pub mod projection;
 mod relay;
 mod runtime;
@@ -59,3 +60,5 @@ mod sql_projection;
 mod store;
 mod telemetry;
 pub mod types;
+
+pub use outbox::Outbox;

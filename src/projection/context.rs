@@ -1,8 +1,9 @@
 //! What a handler may do: use the transaction, emit messages. It cannot commit.
 
 use std::collections::HashMap;
+use std::fmt;
 
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::definition::{TOPIC_CURE, is_topic};
 use super::events::{Event, Ref};
@@ -29,10 +30,12 @@ pub struct Message {
     pub key: Option<Vec<u8>>,
     /// Its value; none is a tombstone.
     pub payload: Option<Vec<u8>>,
-    /// CloudEvents type (`ce_type`); the name of the emit if empty.
+    /// CloudEvents type (`ce_type`); if empty, the name of the emit, or the topic where there is none.
     pub kind: String,
     /// Further headers. Names that begin with `ce_` are Tidegate's.
     pub headers: Vec<Header>,
+    /// The partition of the topic it goes to; without one its key decides.
+    pub partition: Option<i32>,
 }
 
 /// A message with the record it comes from and its place among that record's messages.
@@ -44,10 +47,26 @@ pub(crate) struct Emitted {
     pub(crate) message: Message,
 }
 
+/// Where a part of a handler's work begins that can be taken back: see [`Context::savepoint`].
+#[derive(Debug)]
+#[must_use = "release it, or roll back to it"]
+pub struct Savepoint {
+    number: u64,
+    /// How many messages there were.
+    emitted: usize,
+}
+
+impl fmt::Display for Savepoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tidegate_savepoint_{}", self.number)
+    }
+}
+
 /// A handler's view of the one transaction.
 pub struct Context<'c> {
     connection: &'c mut PgConnection,
     emitted: Vec<Emitted>,
+    savepoints: u64,
     counts: HashMap<Ref, Vec<(String, i32)>>,
 }
 
@@ -56,6 +75,7 @@ impl<'c> Context<'c> {
         Self {
             connection,
             emitted: Vec::new(),
+            savepoints: 0,
             counts: HashMap::new(),
         }
     }
@@ -63,9 +83,8 @@ impl<'c> Context<'c> {
     /// The batch's transaction. `search_path` begins with the projection's schema.
     ///
     /// A COMMIT run through it fails, and rolls everything back; that, and a ROLLBACK, halts the partition.
-    /// To take back a part, run `SAVEPOINT` and `ROLLBACK TO SAVEPOINT` as statements. sqlx's `begin` is no
-    /// savepoint here, since sqlx did not begin this transaction: its `commit` and `rollback` are those of
-    /// the whole.
+    /// To take back a part, use [`savepoint`](Self::savepoint). sqlx's `begin` and the statement `SAVEPOINT`
+    /// work too, but only on what is in the database: messages emitted inside stay.
     pub fn connection(&mut self) -> &mut PgConnection {
         self.connection
     }
@@ -85,6 +104,84 @@ impl<'c> Context<'c> {
         message: Message,
     ) -> Result<(), HandlerError> {
         self.emit_ref(event.reference, name, message)
+    }
+
+    /// From here on, what is written and emitted can be taken back without the rest. Savepoints nest.
+    ///
+    /// ```
+    /// # use tidegate::projection::{Context, Event, HandlerError, Message};
+    /// async fn book(ctx: &mut Context<'_>, event: &Event<'_>) -> Result<(), HandlerError> {
+    ///     ctx.emit(event, "booked", Message { topic: "bookings".to_owned(), ..Message::default() })?;
+    ///     sqlx::query("INSERT INTO booking (entry) VALUES ($1)")
+    ///         .bind(event.entity())
+    ///         .execute(ctx.connection())
+    ///         .await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # async fn apply(ctx: &mut Context<'_>, event: &Event<'_>) -> Result<(), HandlerError> {
+    /// let savepoint = ctx.savepoint().await?;
+    /// match book(ctx, event).await {
+    ///     Ok(()) => ctx.release(savepoint).await?,
+    ///     Err(_) => ctx.roll_back_to(savepoint).await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// An SQL error that nobody has rolled back is still there.
+    pub async fn savepoint(&mut self) -> Result<Savepoint, HandlerError> {
+        self.savepoints += 1;
+        let savepoint = Savepoint {
+            number: self.savepoints,
+            emitted: self.emitted.len(),
+        };
+        let set = format!("SAVEPOINT {savepoint}");
+        self.run(set).await?;
+        Ok(savepoint)
+    }
+
+    /// Keeps what was done since the savepoint was set.
+    ///
+    /// # Errors
+    /// An SQL error since then was swallowed: nothing of it can be kept.
+    pub async fn release(&mut self, savepoint: Savepoint) -> Result<(), HandlerError> {
+        self.run(format!("RELEASE SAVEPOINT {savepoint}")).await
+    }
+
+    /// Takes back what was written and emitted since the savepoint was set.
+    ///
+    /// # Errors
+    /// The savepoint is gone, with one before it or with the transaction.
+    pub async fn roll_back_to(&mut self, savepoint: Savepoint) -> Result<(), HandlerError> {
+        self.run(format!(
+            "ROLLBACK TO SAVEPOINT {savepoint}; RELEASE SAVEPOINT {savepoint}"
+        ))
+        .await?;
+        self.take_back(savepoint.emitted);
+        Ok(())
+    }
+
+    async fn run(&mut self, sql: String) -> Result<(), HandlerError> {
+        sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(&mut *self.connection)
+            .await?;
+        Ok(())
+    }
+
+    /// Forgets all messages but the first `kept`, and their indexes: the next ones get the same again.
+    fn take_back(&mut self, kept: usize) {
+        for emitted in self.emitted.drain(kept..).rev() {
+            let counts = self.counts.entry(emitted.reference).or_default();
+            counts.retain_mut(|(name, count)| {
+                let is_first = *name == emitted.name && emitted.index == 0;
+                if *name == emitted.name {
+                    *count = emitted.index - 1;
+                }
+                !is_first
+            });
+        }
     }
 
     pub(crate) fn emit_ref(
@@ -133,10 +230,14 @@ fn problem(name: &str, message: &Message) -> Option<String> {
         payload,
         kind,
         headers,
+        partition,
     } = message;
     let kind = if kind.is_empty() { name } else { kind };
     if !is_topic(topic) {
         return Some(format!("`{topic}` cannot name a topic; {TOPIC_CURE}"));
+    }
+    if let Some(partition) = partition.filter(|partition| *partition < 0) {
+        return Some(format!("partition {partition} is negative"));
     }
     if let Some(header) = headers.iter().find(|h| h.name.starts_with("ce_")) {
         return Some(format!("header `{}` is set by tidegate", header.name));
@@ -244,5 +345,15 @@ mod tests {
             ..message()
         };
         check(&own, "header `ce_id` is set by tidegate");
+    }
+
+    #[test]
+    fn a_partition_is_not_negative() {
+        let to = |partition| Message {
+            partition: Some(partition),
+            ..message()
+        };
+        check(&to(0), "");
+        check(&to(-1), "partition -1 is negative");
     }
 }

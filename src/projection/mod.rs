@@ -11,7 +11,7 @@ mod handler;
 mod registry;
 
 pub use column::{Column, ColumnType};
-pub use context::{Context, Message};
+pub use context::{Context, Message, Savepoint};
 pub use definition::{
     First, Gate, OnFailure, ParkingLimits, Projection, Source, Start, Tombstones,
 };

@@ -491,6 +491,7 @@ pub(super) fn message_row(
         source: format!("/tidegate/{}", projection.name),
         occurred_at: record.time(),
         headers: message.headers,
+        partition: message.partition,
     }
 }
 

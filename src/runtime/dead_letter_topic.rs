@@ -114,6 +114,7 @@ fn message(
         payload,
         kind: KIND.to_owned(),
         headers,
+        partition: None,
     }
 }
 

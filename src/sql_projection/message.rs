@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
 use sqlx::postgres::{PgRow, PgValueRef};
 use sqlx::{Column as _, Row as _, TypeInfo as _, ValueRef as _};
 
@@ -11,15 +14,18 @@ use crate::projection::{HandlerError, Message, Ref};
 use crate::types::Header;
 
 /// The result columns of an `emit`, with the Postgres types they may have.
-pub(super) const RESULT: [(&str, &[&str]); 7] = [
+pub(super) const RESULT: [(&str, &[&str]); 8] = [
     ("_ref", &["INT8"]),
     ("key", TEXTUAL),
     ("payload", &["JSONB", "JSON", "TEXT", "VARCHAR", "BYTEA"]),
     ("topic", &["TEXT", "VARCHAR"]),
     ("type", &["TEXT", "VARCHAR"]),
     ("headers", &["JSONB", "JSON"]),
+    ("partition", &["INT4", "INT2"]),
     ("_index", &["INT8", "INT4"]),
 ];
+
+const CONTENT_TYPE: &str = "content-type";
 
 const TEXTUAL: &[&str] = &["TEXT", "VARCHAR", "UUID", "INT8", "INT4", "INT2", "BYTEA"];
 
@@ -47,6 +53,7 @@ pub(super) fn read(
             ..Message::default()
         };
         let mut index: i64 = 0;
+        let mut is_json = false;
         for column in row.columns() {
             let value = row
                 .try_get_raw(column.ordinal())
@@ -61,27 +68,30 @@ pub(super) fn read(
             match column.name() {
                 "key" => message.key = value,
                 "payload" => {
-                    if matches!(column.type_info().name(), "JSONB" | "JSON") {
-                        message.headers.push(Header {
-                            name: "content-type".to_owned(),
-                            value: Some(b"application/json".to_vec()),
-                        });
-                    }
+                    let json = matches!(column.type_info().name(), "JSONB" | "JSON");
+                    is_json = json && value.is_some();
                     message.payload = value;
                 }
                 "topic" => message.topic = text().unwrap_or_default(),
                 "type" => message.kind = text().unwrap_or_default(),
                 "headers" => {
-                    message
-                        .headers
-                        .extend(headers(value.as_deref()).map_err(|why| {
-                            HandlerError::terminal(format!("emit {}: headers: {why}", emit.name))
-                                .at_ref(reference)
-                        })?);
+                    message.headers = headers(value.as_deref()).map_err(|why| {
+                        HandlerError::terminal(format!("emit {}: headers: {why}", emit.name))
+                            .at_ref(reference)
+                    })?;
                 }
+                "partition" => message.partition = text().and_then(|t| t.parse().ok()),
                 "_index" => index = text().and_then(|t| t.parse().ok()).unwrap_or_default(),
                 _ => {}
             }
+        }
+        let named = message.headers.iter().any(|h| h.name == CONTENT_TYPE);
+        if is_json && !named {
+            let header = Header {
+                name: CONTENT_TYPE.to_owned(),
+                value: Some(b"application/json".to_vec()),
+            };
+            message.headers.insert(0, header);
         }
         messages.push((reference, index, message));
     }
@@ -123,20 +133,101 @@ fn bytes(value: &PgValueRef<'_>) -> Result<Option<Vec<u8>>, String> {
     Ok(Some(text))
 }
 
-/// Headers from a JSON object of strings.
+/// Headers from a JSON object, or from an array of pairs where a name comes more than once.
 fn headers(json: Option<&[u8]>) -> Result<Vec<Header>, String> {
     let Some(json) = json else {
         return Ok(Vec::new());
     };
-    let fields: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(json).map_err(|_| "expected an object".to_owned())?;
-    let header = |(name, value): (String, serde_json::Value)| match value {
-        serde_json::Value::String(text) => Ok(Header {
-            name,
-            value: Some(text.into_bytes()),
-        }),
-        serde_json::Value::Null => Ok(Header { name, value: None }),
-        _ => Err(format!("`{name}` is not a string")),
+    let pairs: Vec<(String, Value)> = match serde_json::from_slice(json) {
+        Ok(Value::Object(fields)) => fields.into_iter().collect(),
+        Ok(Value::Array(pairs)) => pairs.into_iter().map(pair).collect::<Result<_, _>>()?,
+        _ => {
+            return Err(
+                r#"give an object, {"name": "value"}, or an array of pairs, [["name", "value"]]"#
+                    .to_owned(),
+            );
+        }
     };
-    fields.into_iter().map(header).collect()
+    let header = |(name, value)| match header_value(value) {
+        Ok(value) => Ok(Header { name, value }),
+        Err(why) => Err(format!("`{name}` {why}")),
+    };
+    pairs.into_iter().map(header).collect()
+}
+
+fn pair(pair: Value) -> Result<(String, Value), String> {
+    let shown: String = pair.to_string().chars().take(100).collect();
+    serde_json::from_value(pair)
+        .map_err(|_| format!(r#"`{shown}` is no header; give a pair, ["name", "value"]"#))
+}
+
+fn header_value(value: Value) -> Result<Option<Vec<u8>>, String> {
+    const CURE: &str = r#"is no string; give a string, null, or {"base64": ".."} for bytes"#;
+    match value {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text.into_bytes())),
+        Value::Object(fields) if fields.len() == 1 => {
+            let text = fields.get("base64").and_then(Value::as_str).ok_or(CURE)?;
+            // Postgres' encode() breaks lines.
+            let text: String = text.split_ascii_whitespace().collect();
+            let bytes = STANDARD.decode(text);
+            bytes
+                .map(Some)
+                .map_err(|error| format!("is no base64: {error}"))
+        }
+        _ => Err(CURE.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(json: &str, expected: Result<&[(&str, Option<&[u8]>)], &str>) {
+        match (headers(Some(json.as_bytes())), expected) {
+            (Ok(found), Ok(expected)) => {
+                let found: Vec<(&str, Option<&[u8]>)> = found
+                    .iter()
+                    .map(|header| (&*header.name, header.value.as_deref()))
+                    .collect();
+                assert_eq!(found, expected, "{json}");
+            }
+            (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
+            (found, expected) => panic!("{json}: {found:?}, not {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn headers_are_an_object_or_pairs_of_text_or_bytes() {
+        check("{}", Ok(&[]));
+        check("[]", Ok(&[]));
+        check(
+            r#"{"a": "x", "b": null, "c": {"base64": "AP8="}}"#,
+            Ok(&[("a", Some(b"x")), ("b", None), ("c", Some(b"\0\xff"))]),
+        );
+        check(
+            r#"[["b", "1"], ["a", "2"], ["b", {"base64": "QUJD\nREVG\n"}], ["b", null]]"#,
+            Ok(&[
+                ("b", Some(b"1")),
+                ("a", Some(b"2")),
+                ("b", Some(b"ABCDEF")),
+                ("b", None),
+            ]),
+        );
+    }
+
+    #[test]
+    fn what_is_no_header_is_named() {
+        check("3", Err("give an object"));
+        check("null", Err("give an object"));
+        check(r#"["a"]"#, Err(r#"`"a"` is no header; give a pair"#));
+        check(r#"[["a", "1", "2"]]"#, Err("is no header"));
+        check(r#"[[1, "1"]]"#, Err("is no header"));
+        check(r#"{"a": 1}"#, Err("`a` is no string"));
+        check(r#"{"a": {"base64": 1}}"#, Err("`a` is no string"));
+        check(r#"{"a": {"hex": "00"}}"#, Err("`a` is no string"));
+        check(r#"{"a": {"base64": "", "b": 1}}"#, Err("`a` is no string"));
+        check(r#"{"a": {"base64": "A"}}"#, Err("`a` is no base64"));
+    }
 }

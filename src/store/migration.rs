@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 6] = [
+const MIGRATIONS: [(i64, &str, &str); 7] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -31,6 +31,11 @@ const MIGRATIONS: [(i64, &str, &str); 6] = [
         6,
         "outbox",
         include_str!("../../migrations/0006_outbox.sql"),
+    ),
+    (
+        7,
+        "application",
+        include_str!("../../migrations/0007_application.sql"),
     ),
 ];
 

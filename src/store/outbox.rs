@@ -10,6 +10,7 @@ use crate::types::Header;
 
 const INSERT: &str = include_str!("sql/outbox_insert.sql");
 const STATUS: &str = include_str!("sql/outbox_status.sql");
+const EMIT: &str = include_str!("sql/outbox_emit.sql");
 const ACCOUNT: &str = include_str!("sql/outbox_account.sql");
 
 /// A message as it is stored, apart from its number.
@@ -24,6 +25,18 @@ pub(crate) struct Row {
     pub(crate) source: String,
     pub(crate) occurred_at: Option<DateTime<Utc>>,
     pub(crate) headers: Vec<Header>,
+    pub(crate) partition: Option<i32>,
+}
+
+/// A message of an application's own transaction. The database gives it its stream and its id.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) topic: String,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) kind: String,
+    pub(crate) headers: Vec<Header>,
+    pub(crate) partition: Option<i32>,
 }
 
 /// A stream as `verify` looks at it.
@@ -99,6 +112,7 @@ pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Resul
         .bind(rows.iter().map(|r| &*r.source).collect::<Vec<_>>())
         .bind(rows.iter().map(|r| r.occurred_at).collect::<Vec<_>>())
         .bind(rows.iter().map(headers).collect::<Vec<_>>())
+        .bind(rows.iter().map(|r| r.partition).collect::<Vec<_>>())
         .execute(connection)
         .await?
         .rows_affected();
@@ -109,4 +123,20 @@ pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Resul
         )));
     }
     Ok(())
+}
+
+/// Emits a message in a transaction that is not ours, and returns its id.
+pub(crate) async fn emit(connection: &mut PgConnection, own: Own) -> sqlx::Result<Uuid> {
+    let (names, values): (Vec<String>, Vec<Option<Vec<u8>>>) =
+        own.headers.into_iter().map(|h| (h.name, h.value)).unzip();
+    sqlx::query_scalar(EMIT)
+        .bind(own.topic)
+        .bind(own.key)
+        .bind(own.payload)
+        .bind(names)
+        .bind(values)
+        .bind(own.kind)
+        .bind(own.partition)
+        .fetch_one(connection)
+        .await
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::harness::{LONG, Launch, Process, World, wait_until};
+use uuid::Uuid;
+
+use crate::harness::{LONG, Launch, Process, World, message_id, wait_until};
 
 /// What a record makes the handler do, what the cause must say, and whether the record itself can be
 /// named, so that everything before it is applied.
-const MISBEHAVIOURS: [(&str, &[&str], bool); 9] = [
+const MISBEHAVIOURS: [(&str, &[&str], bool); 12] = [
     ("commit", &["has ended the transaction", "COMMIT"], false),
     (
         "commit and begin",
@@ -25,6 +27,17 @@ const MISBEHAVIOURS: [(&str, &[&str], bool); 9] = [
     ),
     ("swallow", &["swallowed an SQL error"], false),
     ("swallow, then go on", &["swallowed an SQL error"], false),
+    ("swallow in a savepoint", &["swallowed an SQL error"], false),
+    (
+        "commit in a savepoint",
+        &["has ended the transaction", "COMMIT"],
+        false,
+    ),
+    (
+        "roll back to a savepoint that is gone",
+        &["tidegate_savepoint_2", "3B001"],
+        false,
+    ),
     ("panic", &["the handler panicked: out of cheese"], true),
     ("reject", &["not this one"], true),
     ("reject without a name", &["one of them"], true),
@@ -76,6 +89,36 @@ fn a_transaction_of_the_handlers_own_is_only_a_savepoint() {
     let stream = format!("misbehaving/{}/0", world.incoming());
     assert_eq!(world.outbox_sizes(), BTreeMap::from([(stream, 30)]));
     assert!(process.is_running());
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I1, I5: what fails in a savepoint is undone, with its messages; those that follow have the ids that they would have
+// had without it.
+#[test]
+fn a_savepoint_takes_its_messages_along() {
+    let world = World::new(1, "", &[]);
+    let sender = world.sender();
+    for value in ["{}", r#"{"do": "fail in a savepoint"}"#, "{}"] {
+        sender.send(0, None, Some(value.as_bytes()));
+    }
+    sender.flush();
+    let _process = start(&world, 1);
+    world.wait_until_done(LONG);
+    let effects: Vec<(i32, i64)> = world
+        .db
+        .rows("SELECT part, record_offset FROM misbehaving.effect ORDER BY 1, 2");
+    assert_eq!(effects, [(0, 0), (0, 1), (0, 2)]);
+    let stored: Vec<(i64, Uuid, String)> = world
+        .db
+        .rows("SELECT number, id, convert_from(payload, 'UTF8') FROM tidegate.outbox WHERE type <> 'copy' ORDER BY number");
+    let log = world.kafka.read_log(world.incoming(), 1);
+    let id = |emit, index| message_id("misbehaving", 1, world.incoming(), &log[1], emit, index);
+    let expected = [
+        (3, id("part", 0), "\"before\"".to_owned()),
+        (4, id("part", 1), "\"after\"".to_owned()),
+        (5, id("other", 0), "\"after\"".to_owned()),
+    ];
+    assert_eq!(stored, expected);
     world.tidegate(&["verify"]).expect(0);
 }
 

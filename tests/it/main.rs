@@ -33,6 +33,8 @@ mod handlers;
 mod history;
 mod log_shape;
 mod outage;
+mod outbox;
+mod outbox_examples;
 mod poison;
 mod postgres_outages;
 mod quarantine;

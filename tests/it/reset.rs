@@ -309,7 +309,7 @@ fn a_topic_made_anew_sends_messages_of_its_own() {
     assert_eq!(ids.len(), 70, "no id is there twice");
     // Made as documented, with the topic's second id.
     let log = world.log();
-    let id = |record| message_id("copies", 2, world.incoming(), record, "copy");
+    let id = |record| message_id("copies", 2, world.incoming(), record, "copy", 0);
     let expected: Vec<Uuid> = log.iter().map(id).collect();
     let found: Vec<Uuid> = after[50..].iter().map(|message| message.id).collect();
     assert_eq!(found, expected);

@@ -3,8 +3,8 @@
 WITH message AS (
     SELECT *
     FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::text[], $7::text[], $8::timestamptz[],
-                $9::jsonb[])
-        WITH ORDINALITY AS m (stream, id, topic, key, payload, type, source, occurred_at, headers, place)
+                $9::jsonb[], $10::integer[])
+        WITH ORDINALITY AS m (stream, id, topic, key, payload, type, source, occurred_at, headers, partition, place)
 ),
 counter AS (
     INSERT INTO tidegate.stream AS s (stream, emitted)
@@ -13,11 +13,12 @@ counter AS (
     RETURNING s.stream, s.emitted
 )
 INSERT INTO tidegate.outbox (stream, number, id, topic, key, payload, type, source, occurred_at, header_names,
-                             header_values)
+                             header_values, partition)
 SELECT m.stream,
        c.emitted - count(*) OVER (PARTITION BY m.stream) + row_number() OVER (PARTITION BY m.stream ORDER BY m.place),
        m.id, m.topic, m.key, m.payload, m.type, m.source, m.occurred_at,
        ARRAY(SELECT h ->> 0 FROM jsonb_array_elements(m.headers) WITH ORDINALITY AS t (h, n) ORDER BY n),
-       ARRAY(SELECT decode(h ->> 1, 'hex') FROM jsonb_array_elements(m.headers) WITH ORDINALITY AS t (h, n) ORDER BY n)
+       ARRAY(SELECT decode(h ->> 1, 'hex') FROM jsonb_array_elements(m.headers) WITH ORDINALITY AS t (h, n) ORDER BY n),
+       m.partition
 FROM message m
 JOIN counter c USING (stream)

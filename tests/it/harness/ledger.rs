@@ -174,13 +174,11 @@ pub(crate) fn message_id(
     topic: &str,
     record: &LogRecord,
     emit: &str,
+    index: i32,
 ) -> Uuid {
     let namespace = Uuid::from_u128(0x9c5b_94b1_35ad_49bb_b118_8e8f_c24a_bf80);
     let (partition, offset) = (record.partition, record.offset);
-    let name = format!(
-        "{projection}\0{topic_id}\0{topic}\0{partition}\0{offset}\0{emit}\0{}",
-        0
-    );
+    let name = format!("{projection}\0{topic_id}\0{topic}\0{partition}\0{offset}\0{emit}\0{index}");
     Uuid::new_v5(&namespace, name.as_bytes())
 }
 
@@ -265,7 +263,7 @@ impl Expected {
     ) {
         let stream = format!("{projection}/{topic}/{}", from.record.partition);
         self.messages.entry(stream).or_default().push(Message {
-            id: message_id(projection, 1, topic, from.record, name),
+            id: message_id(projection, 1, topic, from.record, name, 0),
             key: from.account.clone(),
             payload,
         });
