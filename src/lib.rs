@@ -59,6 +59,7 @@ mod runtime;
 mod sql_projection;
 mod store;
 mod telemetry;
+pub mod testing;
 pub mod types;
 
 pub use outbox::Outbox;

@@ -29,6 +29,7 @@ mod reset;
 mod run;
 mod skip;
 mod status;
+mod test;
 mod verify;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -70,6 +71,8 @@ enum Command {
     Migrate(ConfigArgument),
     /// Checks the configuration and every SQL statement, and reports all mistakes at once
     Check(check::Arguments),
+    /// Runs the projections' own tests: given events, what is in their tables, however the events come
+    Test(test::Arguments),
     /// Shows how far each partition and each outbox stream is
     Status(status::Arguments),
     /// Says what happened to a record, or what an entity waits for
@@ -206,6 +209,7 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Run(arguments) => run::execute(arguments, registry).await,
         Command::Migrate(arguments) => migrate::execute(arguments).await,
         Command::Check(arguments) => check::execute(arguments, registry).await,
+        Command::Test(arguments) => test::execute(arguments, registry).await,
         Command::Status(arguments) => status::execute(arguments).await,
         Command::Explain(arguments) => explain::execute(arguments, registry).await,
         Command::Verify(arguments) => verify::execute(arguments).await,

@@ -49,10 +49,20 @@ pub(super) async fn ensure(
         })
         .collect();
 
+    make(connection, projection, &starts, timeouts).await
+}
+
+/// Makes the projection with these positions, unless another process was faster.
+pub(super) async fn make(
+    connection: &mut PgConnection,
+    projection: &Projection,
+    starts: &[(TopicPartition, i64)],
+    timeouts: &Timeouts,
+) -> Result<bool, Error> {
     let search_path = transaction::search_path(&projection.name, &projection.search_path);
     let name = format!("tidegate start {}", projection.name);
     transaction::begin(connection, &search_path, &name, timeouts).await?;
-    let made = create(connection, projection, &starts).await;
+    let made = create(connection, projection, starts).await;
     match &made {
         Ok(true) => {
             failpoint::reach(failpoint::START_BEFORE_COMMIT);

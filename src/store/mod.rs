@@ -20,6 +20,7 @@ pub(crate) mod projection;
 pub(crate) mod quarantine;
 pub(crate) mod relay;
 pub(crate) mod schema;
+pub(crate) mod scratch;
 pub(crate) mod skipped;
 pub(crate) mod transaction;
 
@@ -70,6 +71,14 @@ impl Database {
             .map_err(Error::from)?
             .disable_statement_logging();
         Ok(Self { options, timeouts })
+    }
+
+    /// The same server's database of another name.
+    pub(crate) fn named(&self, name: &str) -> Self {
+        Self {
+            options: self.options.clone().database(name),
+            timeouts: self.timeouts,
+        }
     }
 
     /// `host:port/database`, for messages.

@@ -45,4 +45,5 @@ mod relay;
 mod reset;
 mod retention;
 mod store;
+mod testing;
 mod tidy;
