@@ -80,6 +80,8 @@ pub(crate) struct Apply {
 pub(crate) struct Relay {
     pub(crate) enabled: bool,
     pub(crate) lease: Duration,
+    /// So often a message is tried that fails for its topic.
+    pub(crate) attempts_max: u32,
 }
 
 /// How to reach Kafka, and how to be a member of groups.
@@ -428,8 +430,12 @@ fn read_relay(section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
             Duration::from_secs(10),
             sources,
         ),
+        attempts_max: {
+            let attempts = section.count("attempts_max", 1..=1_000, 8, sources);
+            u32::try_from(attempts).unwrap_or(u32::MAX)
+        },
     };
-    section.finish(&["enabled", "lease"], sources);
+    section.finish(&["enabled", "lease", "attempts_max"], sources);
     relay
 }
 

@@ -178,6 +178,7 @@ impl Service {
             kafka: self.config.kafka.clone(),
             owner: self.owner.clone(),
             lease: self.config.relay.lease,
+            attempts_max: self.config.relay.attempts_max,
             wake: Arc::clone(&self.outbox),
             stop,
         }
