@@ -18,11 +18,14 @@
 //! that all commits of the database share.
 
 mod message;
+mod retention;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+pub(crate) use retention::Retention;
 
 use rdkafka::error::KafkaError;
 use sqlx::PgConnection;
@@ -37,6 +40,7 @@ use crate::store::relay::{self, Lease, Outgoing};
 use crate::store::relay_quarantine::{self, Entry};
 use crate::store::{self, Database, millis, transaction};
 use crate::telemetry;
+use crate::types::HeaderNames;
 
 /// Messages of one window, shared out to the streams so that none waits for another's backlog.
 const WINDOW: i64 = 4_000;
@@ -57,6 +61,7 @@ pub(crate) struct Relay {
     pub(crate) lease: Duration,
     /// So often a message is tried that fails for its topic.
     pub(crate) attempts_max: u32,
+    pub(crate) headers: HeaderNames,
     /// Rings when a batch of this process has put messages in the outbox.
     pub(crate) wake: Arc<Notify>,
     pub(crate) stop: CancellationToken,

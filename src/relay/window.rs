@@ -153,7 +153,7 @@ impl Relay {
         } else if let Some(refusal) = partition_refusal(session, &row) {
             Answer::Refused(refusal)
         } else {
-            let headers = headers(&row);
+            let headers = headers(&row, &self.headers);
             let place = (&*row.topic, row.partition);
             let (key, payload) = (row.key.as_deref(), row.payload.as_deref());
             loop {

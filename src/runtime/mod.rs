@@ -25,4 +25,4 @@ pub(crate) use quarantine::{QuarantineError, discard as discard_messages, releas
 pub(crate) use redrive::{LETTERS_MAX, Queue, RedriveError, Redriven, Redriver, fewer};
 pub(crate) use reposition::{Operator, RepositionError, accept_topic, set_running, skip};
 pub(crate) use reset::{ResetError, reset};
-pub(crate) use service::{Error as RunError, run};
+pub(crate) use service::{Error as RunError, run, run_relay};

@@ -15,6 +15,7 @@ pub(crate) mod inbox;
 pub(crate) mod migration;
 pub(crate) mod operation;
 pub(crate) mod outbox;
+pub(crate) mod outbox_retention;
 pub(crate) mod position;
 pub(crate) mod projection;
 pub(crate) mod quarantine;

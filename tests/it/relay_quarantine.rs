@@ -75,7 +75,7 @@ pub(crate) fn passed(world: &World, stream: &str) -> i64 {
 }
 
 #[track_caller]
-fn wait_until_passed(world: &World, stream: &str, number: i64) {
+pub(crate) fn wait_until_passed(world: &World, stream: &str, number: i64) {
     wait_until(LONG, "the cursor is there", || {
         passed(world, stream) >= number
     });

@@ -144,7 +144,14 @@ const KNOWS: [(&str, &[&str]); 15] = [
     ),
     (
         "config",
-        &["engine", "projection", "sql_projection", "store", "kafka"],
+        &[
+            "types",
+            "engine",
+            "projection",
+            "sql_projection",
+            "store",
+            "kafka",
+        ],
     ),
     (
         "cli",
