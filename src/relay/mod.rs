@@ -189,7 +189,7 @@ impl Relay {
         if work.free && self.within(self.take(session, false)).await? {
             return Ok(true);
         }
-        let ready = choose(session, work.streams);
+        let ready = choose(&session.held, &mut session.was_alone, work.streams);
         let rows = self.within(self.read_durably(session, &ready)).await?;
         let any = !rows.is_empty();
         if any {
@@ -394,23 +394,27 @@ impl Relay {
 
 /// Which streams are sent next, and how much of each: those with something to send that are not suspect, or,
 /// every other turn, one suspect alone.
-fn choose(session: &mut Session, streams: Vec<String>) -> Vec<(String, i64)> {
-    let is_suspect = |stream: &String| session.held.get(stream).is_some_and(|held| held.suspect);
+fn choose(
+    held: &BTreeMap<String, Held>,
+    was_alone: &mut bool,
+    streams: Vec<String>,
+) -> Vec<(String, i64)> {
+    let is_suspect = |stream: &String| held.get(stream).is_some_and(|held| held.suspect);
     let (suspects, others): (Vec<_>, Vec<_>) = streams.into_iter().partition(is_suspect);
     let longest_due = suspects
         .into_iter()
-        .min_by_key(|stream| session.held.get(stream).map(|held| held.not_before));
+        .min_by_key(|stream| held.get(stream).map(|held| held.not_before));
     if let Some(suspect) = longest_due
-        && (others.is_empty() || !session.was_alone)
+        && (others.is_empty() || !*was_alone)
     {
-        session.was_alone = true;
+        *was_alone = true;
         return vec![(suspect, 1)];
     }
-    session.was_alone = false;
+    *was_alone = false;
     let count = i64::try_from(others.len()).unwrap_or(WINDOW);
     let share = (WINDOW / count.max(1)).max(SHARE_MIN);
     let most = |stream: String| {
-        let most = session.held.get(&stream).map_or(0, |held| held.most);
+        let most = held.get(&stream).map_or(0, |held| held.most);
         (stream, most.min(share))
     };
     others.into_iter().map(most).collect()
@@ -459,4 +463,44 @@ async fn read(
         row.passed_over = behind.contains(&(row.stream.clone(), row.number));
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(stream: &str, attempts: i32) -> (String, Held) {
+        let lease = Lease {
+            stream: stream.to_owned(),
+            lease_epoch: 1,
+            sent_through: 0,
+            last_error: String::new(),
+            attempts,
+            retry_in: None,
+        };
+        (stream.to_owned(), Held::new(lease))
+    }
+
+    #[test]
+    fn a_suspect_goes_alone_every_other_turn() {
+        let held = BTreeMap::from([held("a", 0), held("b", 1), held("c", 0), held("d", 2)]);
+        let mut was_alone = false;
+        let mut turn = |streams: &[&str]| {
+            let streams = streams.iter().map(|&stream| stream.to_owned()).collect();
+            choose(&held, &mut was_alone, streams)
+        };
+        let b_alone = [("b".to_owned(), 1)];
+        let others = [("a".to_owned(), WINDOW / 2), ("c".to_owned(), WINDOW / 2)];
+        for _ in 0..2 {
+            assert_eq!(turn(&["a", "b", "c", "d"]), b_alone);
+            assert_eq!(turn(&["a", "b", "c", "d"]), others);
+        }
+        assert_eq!(turn(&["b"]), b_alone);
+        assert_eq!(
+            turn(&["b"]),
+            b_alone,
+            "with nothing else to send, every turn"
+        );
+        assert_eq!(turn(&[]), []);
+    }
 }
