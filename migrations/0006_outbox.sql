@@ -22,6 +22,7 @@ CREATE TABLE tidegate.quarantine (
     CHECK ((state IN ('waiting', 'released')) = (resolved_at IS NULL))
 );
 CREATE INDEX quarantine_holds ON tidegate.quarantine (stream, holds) WHERE state = 'waiting';
+CREATE INDEX quarantine_released ON tidegate.quarantine (stream, number) WHERE state = 'released';
 CREATE INDEX quarantine_open ON tidegate.quarantine (stream, number) WHERE state IN ('waiting', 'released');
 
 -- Attempts at the message that a stream stands at, and when the next one is due.

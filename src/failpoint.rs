@@ -107,6 +107,11 @@ points! {
     RELAY_BEFORE_CURSOR = "relay-before-cursor";
     /// The cursor is stored.
     RELAY_AFTER_CURSOR = "relay-after-cursor";
+
+    /// Messages are put in quarantine, the cursor passes them, and it is not committed.
+    QUARANTINE_BEFORE_COMMIT = "quarantine-before-commit";
+    /// It is committed, the relay does not know.
+    QUARANTINE_AFTER_COMMIT = "quarantine-after-commit";
 }
 
 /// Ends the process if the environment says so.

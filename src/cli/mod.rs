@@ -25,6 +25,7 @@ mod migrate;
 mod outbox;
 mod output;
 mod pause;
+mod relay;
 mod reset;
 mod run;
 mod skip;
@@ -67,6 +68,8 @@ group instance id, 78 wrong configuration.";
 enum Command {
     /// Runs the projections of the configuration file, and the relay
     Run(run::Arguments),
+    /// Runs the relay alone: sends the outbox, with any number of others
+    Relay(relay::Arguments),
     /// Creates or updates Tidegate's own tables in the database
     Migrate(ConfigArgument),
     /// Checks the configuration and every SQL statement, and reports all mistakes at once
@@ -207,6 +210,7 @@ pub fn main(registry: Registry) -> ExitCode {
 async fn execute(command: Command, registry: Registry) -> Done {
     match command {
         Command::Run(arguments) => run::execute(arguments, registry).await,
+        Command::Relay(arguments) => relay::execute(arguments).await,
         Command::Migrate(arguments) => migrate::execute(arguments).await,
         Command::Check(arguments) => check::execute(arguments, registry).await,
         Command::Test(arguments) => test::execute(arguments, registry).await,

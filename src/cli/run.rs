@@ -22,6 +22,16 @@ const DEFAULT_LOG: &str = "info,rdkafka=off";
 pub(super) struct Arguments {
     #[command(flatten)]
     config: ConfigArgument,
+    #[command(flatten)]
+    log: LogArguments,
+    /// Run only these projections (repeatable)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+}
+
+/// What is logged, and how.
+#[derive(Debug, clap::Args)]
+pub(super) struct LogArguments {
     /// Log lines as JSON objects
     #[arg(long, env = "TIDEGATE_LOG_JSON")]
     log_json: bool,
@@ -33,9 +43,6 @@ pub(super) struct Arguments {
         value_name = "FILTER"
     )]
     log: String,
-    /// Run only these projections (repeatable)
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
 }
 
 pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
@@ -54,16 +61,15 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     }
     projections
         .retain(|p| arguments.only.is_empty() || arguments.only.iter().any(|n| n == p.name()));
-    log(&arguments)?;
-    let stop = CancellationToken::new();
-    stop_on_signals(stop.clone()).map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
+    log(&arguments.log)?;
+    let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
     runtime::run(config, projections, stop)
         .await
         .map_err(|error| Failed::new(code(&error), error))
 }
 
 /// What tells a supervisor whether to start the process again.
-fn code(error: &RunError) -> u8 {
+pub(super) fn code(error: &RunError) -> u8 {
     match error {
         RunError::Member(
             _,
@@ -80,7 +86,7 @@ fn code(error: &RunError) -> u8 {
     }
 }
 
-fn log(arguments: &Arguments) -> Done {
+pub(super) fn log(arguments: &LogArguments) -> Done {
     let filter = EnvFilter::try_new(&arguments.log)
         .map_err(|error| Failed::new(64, anyhow::Error::new(error).context("--log")))?;
     let log = tracing_subscriber::fmt()
@@ -96,7 +102,9 @@ fn log(arguments: &Arguments) -> Done {
 }
 
 /// The first SIGTERM or SIGINT stops in order; the second ends the process. Either is safe.
-fn stop_on_signals(stop: CancellationToken) -> std::io::Result<()> {
+pub(super) fn stop_on_signals() -> std::io::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let told = stop.clone();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
@@ -105,12 +113,12 @@ fn stop_on_signals(stop: CancellationToken) -> std::io::Result<()> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            if stop.is_cancelled() {
+            if told.is_cancelled() {
                 warn!("second signal: ending at once; open batches are rolled back");
                 std::process::exit(i32::from(CODE_TRY_AGAIN));
             }
-            stop.cancel();
+            told.cancel();
         }
     });
-    Ok(())
+    Ok(stop)
 }

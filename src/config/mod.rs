@@ -23,6 +23,7 @@ use crate::kafka::{Connection, GroupProtocol, refusal, reserved};
 use crate::projection::{Projection, is_topic};
 use crate::sql_projection::SqlProjection;
 use crate::store::{Database, Timeouts};
+use crate::types::HeaderNames;
 
 /// The prefix of environment variables: `TIDEGATE__KAFKA__BOOTSTRAP_SERVERS` is `kafka.bootstrap_servers`.
 const ENVIRONMENT_PREFIX: &str = "TIDEGATE__";
@@ -40,6 +41,8 @@ pub(crate) struct Config {
     pub(crate) relay: Relay,
     /// How long the bytes of resolved dead letters are kept.
     pub(crate) keep_letters: Duration,
+    /// How long sent messages are kept.
+    pub(crate) keep_messages: Duration,
     pub(crate) projections: Vec<Configured>,
 }
 
@@ -76,10 +79,13 @@ pub(crate) struct Apply {
 }
 
 /// Whether and how this process sends the outbox.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Relay {
     pub(crate) enabled: bool,
     pub(crate) lease: Duration,
+    /// So often a message is tried that fails for its topic.
+    pub(crate) attempts_max: u32,
+    pub(crate) headers: HeaderNames,
 }
 
 /// How to reach Kafka, and how to be a member of groups.
@@ -128,6 +134,7 @@ pub(crate) struct Draft {
     apply: Option<Apply>,
     relay: Option<Relay>,
     keep_letters: Duration,
+    keep_messages: Duration,
     /// With those statements that no problem makes pointless to check.
     pub(crate) projections: Vec<Configured>,
 }
@@ -149,6 +156,7 @@ impl Draft {
                     apply,
                     relay,
                     keep_letters: self.keep_letters,
+                    keep_messages: self.keep_messages,
                     projections: self.projections,
                 })
             }
@@ -258,6 +266,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let postgres = top.table("postgres", sources);
     let apply = top.table("apply", sources);
     let relay = top.table("relay", sources);
+    let outbox = top.table("outbox", sources);
     let dead_letters = top.table("dead_letters", sources);
     let projections = top.table("projections", sources);
     top.finish(&[], sources);
@@ -269,6 +278,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.postgres = read_postgres(postgres, sources);
     draft.apply = Some(apply);
     draft.relay = Some(read_relay(relay, sources));
+    draft.keep_messages = read_outbox(outbox, sources);
     draft.keep_letters = read_dead_letters(dead_letters, sources);
     draft.projections = projections::read(projections, sources);
 }
@@ -419,7 +429,7 @@ fn read_apply(section: Section<'_>, sources: &mut Sources<'_>) -> Apply {
     apply
 }
 
-fn read_relay(section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
+fn read_relay(mut section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
     let relay = Relay {
         enabled: section.flag("enabled", true, sources),
         lease: section.duration(
@@ -428,9 +438,51 @@ fn read_relay(section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
             Duration::from_secs(10),
             sources,
         ),
+        attempts_max: {
+            let attempts = section.count("attempts_max", 1..=1_000, 8, sources);
+            u32::try_from(attempts).unwrap_or(u32::MAX)
+        },
+        headers: read_headers(section.table("headers", sources), sources),
     };
-    section.finish(&["enabled", "lease"], sources);
+    section.finish(&["enabled", "lease", "attempts_max"], sources);
     relay
+}
+
+/// The names of the relay's headers; an empty one leaves its header out.
+fn read_headers(section: Section<'_>, sources: &mut Sources<'_>) -> HeaderNames {
+    let mut names = HeaderNames::default();
+    let mut taken: Vec<String> = Vec::new();
+    for (key, name) in [
+        ("specversion", &mut names.specversion),
+        ("id", &mut names.id),
+        ("source", &mut names.source),
+        ("type", &mut names.kind),
+        ("time", &mut names.time),
+        ("sequence", &mut names.sequence),
+    ] {
+        let place = section.place_of(key, sources);
+        if let Some(text) = section.string(key, sources) {
+            *name = (!text.is_empty()).then_some(text);
+        }
+        if let Some(name) = name {
+            if taken.contains(name) {
+                let what = format!("`relay.headers` has the name `{name}` twice");
+                let cure = "give each header a name of its own, or \"\" to leave it out";
+                sources.problems.add(place, what, cure);
+            }
+            taken.push(name.clone());
+        }
+    }
+    let known = ["specversion", "id", "source", "type", "time", "sequence"];
+    section.finish(&known, sources);
+    names
+}
+
+fn read_outbox(section: Section<'_>, sources: &mut Sources<'_>) -> Duration {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let keep = section.long_duration("keep", Duration::from_secs(1), DAY, sources);
+    section.finish(&["keep"], sources);
+    keep
 }
 
 fn read_dead_letters(section: Section<'_>, sources: &mut Sources<'_>) -> Duration {

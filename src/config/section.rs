@@ -253,20 +253,43 @@ impl<'t> Section<'t> {
         default: Duration,
         sources: &mut Sources<'_>,
     ) -> Duration {
+        let cure = "\"50ms\", \"10s\" or \"5m\"";
+        self.duration_within(key, min..=DURATION_MAX, default, (cure, "a day"), sources)
+    }
+
+    /// How long something is kept: up to ten years.
+    pub(super) fn long_duration(
+        &self,
+        key: &str,
+        min: Duration,
+        default: Duration,
+        sources: &mut Sources<'_>,
+    ) -> Duration {
+        let cure = "\"30m\", \"48h\" or \"7d\"";
+        let range = min..=DURATION_MAX * 3_650;
+        self.duration_within(key, range, default, (cure, "ten years"), sources)
+    }
+
+    fn duration_within(
+        &self,
+        key: &str,
+        range: RangeInclusive<Duration>,
+        default: Duration,
+        (examples, most): (&str, &str),
+        sources: &mut Sources<'_>,
+    ) -> Duration {
         let Some(setting) = self.setting(key, sources) else {
             return default;
         };
         let duration = parse_duration(&setting.text);
-        let range = min..=DURATION_MAX;
         let duration = duration.filter(|duration| range.contains(duration));
         duration.unwrap_or_else(|| {
             let what = format!("`{}` cannot be `{}`", self.path(key), setting.text);
-            let from = match min.is_zero() {
+            let from = match range.start().is_zero() {
                 true => String::new(),
-                false => format!("from {min:?} "),
+                false => format!("from {:?} ", range.start()),
             };
-            let cure =
-                format!("write a duration such as \"50ms\", \"10s\" or \"5m\", {from}up to a day");
+            let cure = format!("write a duration such as {examples}, {from}up to {most}");
             sources.problems.add(setting.place, what, cure);
             default
         })
@@ -431,6 +454,8 @@ fn parse_duration(text: &str) -> Option<Duration> {
         "ms" => Some(Duration::from_millis(number)),
         "s" => Some(Duration::from_secs(number)),
         "m" | "min" => Some(Duration::from_secs(number.checked_mul(60)?)),
+        "h" => Some(Duration::from_secs(number.checked_mul(60 * 60)?)),
+        "d" => Some(Duration::from_secs(number.checked_mul(24 * 60 * 60)?)),
         _ => None,
     }
 }

@@ -423,7 +423,7 @@ fn an_instance_id_is_one_that_kafka_takes() {
 
 #[test]
 fn a_duration_has_a_unit_and_bounds() {
-    for text in ["10s", "50ms", "5m", "5min", "1 s", "1440m"] {
+    for text in ["10s", "50ms", "5m", "5min", "1 s", "1440m", "24h", "1d"] {
         check_line("postgres", &format!("lock_timeout = \"{text}\""), &[]);
     }
     for text in [
@@ -432,7 +432,7 @@ fn a_duration_has_a_unit_and_bounds() {
         "s",
         "-1s",
         "1.5s",
-        "1h",
+        "25h",
         "0s",
         "1441m",
         "99999999999999999999s",
@@ -492,6 +492,31 @@ fn resolved_dead_letters_are_kept_for_days() {
         "dead_letters",
         "keep_days = 0",
         &["7:13 `dead_letters.keep_days` cannot be `0`"],
+    );
+}
+
+#[test]
+fn sent_messages_are_kept_for_up_to_ten_years() {
+    let keep = |text: &str| good(&format!("{GOOD}{text}"), &[]).keep_messages.as_secs();
+    assert_eq!(keep(""), 24 * 60 * 60);
+    assert_eq!(keep("[outbox]\nkeep = \"7d\"\n"), 7 * 24 * 60 * 60);
+    for text in ["0s", "3651d", "off", "99999999999999999999d"] {
+        let what = format!("7:8 `outbox.keep` cannot be `{text}`");
+        check_line("outbox", &format!("keep = \"{text}\""), &[&what]);
+    }
+}
+
+#[test]
+fn the_relays_headers_can_be_renamed_and_left_out() {
+    let headers = |text: &str| good(&format!("{GOOD}{text}"), &[]).relay.headers;
+    assert_eq!(headers("").id.as_deref(), Some("ce_id"));
+    let names = headers("[relay.headers]\nid = \"event-id\"\ntype = \"\"\n");
+    assert_eq!(names.id.as_deref(), Some("event-id"));
+    assert_eq!((names.kind, names.time.is_some()), (None, true));
+    check_line(
+        "relay.headers",
+        "id = \"ce_type\"",
+        &["6:1 `relay.headers` has the name `ce_type` twice"],
     );
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod explain;
 pub(crate) mod gate;
 pub(crate) mod isolation;
 pub(crate) mod parking;
+pub(crate) mod quarantine;
 pub(crate) mod redact;
 pub(crate) mod steps;
 

@@ -1,5 +1,7 @@
 //! The relay's producer: idempotent, ordered, and as Java's client partitions.
 
+use std::time::Duration;
+
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -11,7 +13,11 @@ use tracing::debug;
 use super::settings::Connection;
 use crate::types::Header;
 
+/// The longest name of a topic.
+const TOPIC_LENGTH_MAX: usize = 249;
+
 /// Sends messages. Enqueuing is immediate and keeps the order of calls.
+#[derive(Clone)]
 pub(crate) struct Producer {
     producer: FutureProducer<Logs>,
 }
@@ -46,9 +52,27 @@ impl Producer {
         })
     }
 
+    /// How many partitions a topic has, or why nothing can be sent to it. Blocks. Asked first: librdkafka would keep
+    /// messages to a topic that does not exist for a while, and so everything behind them.
+    pub(crate) fn partitions(&self, topic: &str, limit: Duration) -> Result<i32, KafkaError> {
+        let refused = |code| Err(KafkaError::MetadataFetch(code));
+        if topic.is_empty() || topic.len() > TOPIC_LENGTH_MAX {
+            return refused(RDKafkaErrorCode::InvalidTopic);
+        }
+        let metadata = self.producer.client().fetch_metadata(Some(topic), limit)?;
+        let Some(found) = metadata.topics().iter().find(|t| t.name() == topic) else {
+            return refused(RDKafkaErrorCode::UnknownTopicOrPartition);
+        };
+        match found.error() {
+            None => Ok(i32::try_from(found.partitions().len()).unwrap_or(i32::MAX)),
+            Some(error) => refused(error.into()),
+        }
+    }
+
+    /// Hands a message over, to a partition or to the one that its key decides.
     pub(crate) fn enqueue(
         &self,
-        topic: &str,
+        (topic, partition): (&str, Option<i32>),
         key: Option<&[u8]>,
         payload: Option<&[u8]>,
         headers: &[Header],
@@ -64,6 +88,7 @@ impl Producer {
             FutureRecord::to(topic).headers(kafka_headers);
         record.key = key;
         record.payload = payload;
+        record.partition = partition;
         match self.producer.send_result(record) {
             Ok(delivery) => Enqueued::Yes(delivery),
             Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => Enqueued::Full,

@@ -220,6 +220,8 @@ impl Connection {
             ("compression.type", "lz4"),
             // The broker's default; librdkafka's own is lower, and counts headers and framing too.
             ("message.max.bytes", "1048588"),
+            // A topic that is deleted while messages to it are under way holds up the others for so long.
+            ("topic.metadata.propagation.max.ms", "5000"),
         ] {
             if !self.options.contains_key(key) {
                 config.set(key, value);

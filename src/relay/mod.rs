@@ -1,23 +1,33 @@
 //! Sends the outbox to Kafka: in number order within each stream, at least once, always with the same
 //! id, and never what a crash of the database could take back (I9).
 //!
-//! Reading and barrier are one transaction: the rows are read, then the relay's own row is written
-//! with a synchronous commit, which makes all that was visible to the read durable. Only rows read in
-//! it are sent. Deliveries are awaited in order; the first that fails stops its stream, and the stream
-//! starts again from the first row that is not acknowledged, with one message, then two, then four:
-//! messages travel together, and the broker refuses all that travel with one it does not take. The producer
-//! stops at a refused message too, since what is behind it would otherwise arrive first, and a new one goes
-//! on. A lost connection drops rows and cursors from memory: what is true is read again.
+//! Barrier and reading are one transaction: the relay's own rows are written, the messages are read, and a
+//! synchronous commit makes all that was visible to the read durable. Only rows read in it are sent. Deliveries
+//! are awaited in order; the first that fails stops its stream, and the stream starts again from the first row
+//! that is not acknowledged. Messages travel together, and the broker refuses all that travel with one it does
+//! not take; so every stream that met the refusal is tried with one message alone, then two, then four. The
+//! producer stops at a refused message too, since what is behind it would otherwise arrive first, and a new
+//! one goes on. A lost connection drops rows and cursors from memory: what is true is read again.
+//!
+//! A message that has failed alone, and often enough, is put in quarantine in the transaction that moves the
+//! cursor past it; so is what is read later and has to wait behind it. What an operator releases there is sent
+//! before anything else of its stream.
 //!
 //! There is deliberately no per-row mark, no SKIP LOCKED over messages and no transaction-id horizon:
-//! numbers are dense and in commit order, so a cursor is enough.
+//! numbers are dense and in commit order, so a cursor is enough. Nor is there LISTEN: a NOTIFY takes a lock
+//! that all commits of the database share.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod message;
+mod retention;
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::DeliveryFuture;
+pub(crate) use retention::Retention;
+
+use rdkafka::error::KafkaError;
 use sqlx::PgConnection;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -25,10 +35,12 @@ use tracing::{info, warn};
 
 use crate::engine::backoff;
 use crate::failpoint;
-use crate::kafka::{Connection, Enqueued, Producer, delivered};
+use crate::kafka::{Connection, Producer};
 use crate::store::relay::{self, Lease, Outgoing};
-use crate::store::{self, Database, transaction};
-use crate::types::Header;
+use crate::store::relay_quarantine::{self, Entry};
+use crate::store::{self, Database, millis, transaction};
+use crate::telemetry;
+use crate::types::HeaderNames;
 
 /// Messages of one window, shared out to the streams so that none waits for another's backlog.
 const WINDOW: i64 = 4_000;
@@ -37,7 +49,9 @@ const SHARE_MIN: i64 = 20;
 /// Bytes of one window, about.
 const WINDOW_BYTES: i64 = 16 << 20;
 /// How often an idle relay looks for messages that nobody in this process has put there.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// How often it looks for streams that nobody holds.
+const LOOK_FOR_FREE_EVERY: Duration = Duration::from_millis(100);
 
 /// What a relay works with.
 pub(crate) struct Relay {
@@ -45,6 +59,9 @@ pub(crate) struct Relay {
     pub(crate) kafka: Connection,
     pub(crate) owner: String,
     pub(crate) lease: Duration,
+    /// So often a message is tried that fails for its topic.
+    pub(crate) attempts_max: u32,
+    pub(crate) headers: HeaderNames,
     /// Rings when a batch of this process has put messages in the outbox.
     pub(crate) wake: Arc<Notify>,
     pub(crate) stop: CancellationToken,
@@ -64,12 +81,21 @@ enum Error {
 /// A stream this relay may send.
 struct Held {
     lease: Lease,
-    /// The cursor in memory is ahead of the stored one.
+    /// The cursor or what else is known in memory is ahead of the stored one.
     unsaved: bool,
+    /// Failures in a row that were nobody's fault.
     failures: u32,
     not_before: Instant,
-    /// How many messages of the next window may be this stream's, at most: one after a failure.
+    /// How many messages of the next window may be this stream's, at most.
     most: i64,
+    /// The first of its messages is tried alone.
+    suspect: bool,
+    /// To be put in quarantine with the next barrier.
+    entry: Option<Entry>,
+    /// Released messages that are sent; to be resolved with the next barrier.
+    sent_again: Vec<i64>,
+    /// The highest number that was handed to a producer.
+    handed_through: i64,
 }
 
 /// What is forgotten when the connection is lost.
@@ -77,15 +103,36 @@ struct Session {
     connection: PgConnection,
     producer: Producer,
     held: BTreeMap<String, Held>,
-    took: Option<Instant>,
+    looked_for_free: Instant,
     renewed: Instant,
+    /// Partitions of the topics that messages went to.
+    topics: BTreeMap<String, i32>,
+    /// The last turn was a suspect's.
+    was_alone: bool,
 }
 
-/// A message under way.
-struct UnderWay {
-    stream: String,
-    number: i64,
-    delivery: DeliveryFuture,
+impl Held {
+    fn new(lease: Lease) -> Self {
+        let retry_in = u64::try_from(lease.retry_in.unwrap_or(0)).unwrap_or(0);
+        Self {
+            unsaved: false,
+            failures: 0,
+            not_before: Instant::now() + Duration::from_millis(retry_in),
+            most: WINDOW,
+            suspect: lease.attempts > 0,
+            entry: None,
+            sent_again: Vec::new(),
+            handed_through: lease.sent_through,
+            lease,
+        }
+    }
+
+    /// The lease as it is to be stored now.
+    fn lease(&mut self) -> Lease {
+        let waits = self.not_before.saturating_duration_since(Instant::now());
+        self.lease.retry_in = (!waits.is_zero()).then(|| millis(waits));
+        self.lease.clone()
+    }
 }
 
 impl Relay {
@@ -110,12 +157,17 @@ impl Relay {
                     if let Some(session) = session.take() {
                         session.producer.purge();
                     }
-                    backoff::delay(failures, fastrand::f64()).max(LOOK_EVERY)
+                    backoff::delay(failures, fastrand::f64()).max(Duration::from_millis(100))
                 }
             };
             tokio::select! {
                 () = self.stop.cancelled() => {}
-                () = self.wake.notified(), if failures == 0 => {}
+                () = self.wake.notified(), if failures == 0 => {
+                    // A batch may have made a stream.
+                    if let Some(session) = &mut session {
+                        session.looked_for_free -= LOOK_FOR_FREE_EVERY;
+                    }
+                }
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -127,28 +179,18 @@ impl Relay {
         }
     }
 
-    /// Takes free streams, reads a window, sends it. Says whether there was anything to send.
+    /// Looks for something to do, takes free streams, reads a window, sends it. Says whether there was anything.
     async fn turn(&self, session: &mut Option<Session>) -> Result<bool, Error> {
         let session = match session {
             Some(session) => session,
-            None => session.insert(Session {
-                connection: self
-                    .database
-                    .connect(&format!("tidegate {} relay", self.owner))
-                    .await?,
-                producer: self.producer()?,
-                held: BTreeMap::new(),
-                took: None,
-                renewed: Instant::now(),
-            }),
+            None => session.insert(self.begin_session().await?),
         };
-        if session
-            .took
-            .is_none_or(|took| took.elapsed() >= self.lease / 4)
-        {
-            self.within(self.take(session)).await?;
+        let work = self.within(self.look(session)).await?;
+        if work.free && self.within(self.take(session, false)).await? {
+            return Ok(true);
         }
-        let rows = self.within(self.read_durably(session)).await?;
+        let ready = choose(&session.held, &mut session.was_alone, work.streams);
+        let rows = self.within(self.read_durably(session, &ready)).await?;
         let any = !rows.is_empty();
         if any {
             failpoint::reach(failpoint::RELAY_AFTER_BARRIER);
@@ -156,6 +198,23 @@ impl Relay {
             failpoint::reach(failpoint::RELAY_BEFORE_CURSOR);
         }
         Ok(any)
+    }
+
+    async fn begin_session(&self) -> Result<Session, Error> {
+        let name = format!("tidegate {} relay", self.owner);
+        let now = Instant::now();
+        let mut session = Session {
+            connection: self.database.connect(&name).await?,
+            producer: self.producer()?,
+            held: BTreeMap::new(),
+            looked_for_free: now,
+            renewed: now,
+            topics: BTreeMap::new(),
+            was_alone: false,
+        };
+        // A new session holds nothing, but the one before it may have: no need to wait until that runs out.
+        self.within(self.take(&mut session, true)).await?;
+        Ok(session)
     }
 
     fn producer(&self) -> Result<Producer, KafkaError> {
@@ -175,272 +234,273 @@ impl Relay {
         transaction::begin(connection, transaction::OWN_SEARCH_PATH, &name, timeouts).await
     }
 
-    async fn take(&self, session: &mut Session) -> Result<(), store::Error> {
+    /// One statement, and none if there is nothing to ask.
+    async fn look(&self, session: &mut Session) -> Result<relay::Work, store::Error> {
+        let now = Instant::now();
+        let due = session.held.values().filter(|held| held.not_before <= now);
+        let due: Vec<&Lease> = due.map(|held| &held.lease).collect();
+        let for_free = session.looked_for_free.elapsed() >= LOOK_FOR_FREE_EVERY;
+        if due.is_empty() && !for_free {
+            return Ok(relay::Work::default());
+        }
+        let work = relay::look(&mut session.connection, &self.owner, &due, for_free).await?;
+        if for_free {
+            session.looked_for_free = now;
+        }
+        Ok(work)
+    }
+
+    /// Takes streams that nobody holds, and says whether there were any. With `own` also those of this relay's
+    /// lost session.
+    async fn take(&self, session: &mut Session, own: bool) -> Result<bool, store::Error> {
         self.begin(&mut session.connection).await?;
-        // A new session holds nothing, but the one before it may have: no need to wait until that runs out.
-        let own = session.took.is_none();
         let leases = relay::take(&mut session.connection, &self.owner, self.lease, own).await?;
         transaction::commit(&mut session.connection).await?;
-        let now = Instant::now();
-        session.took = Some(now);
+        let any = !leases.is_empty();
         for lease in leases {
             info!(
                 stream = lease.stream,
                 sent_through = lease.sent_through,
                 "relay: stream taken"
             );
-            let held = Held {
-                lease,
-                unsaved: false,
-                failures: 0,
-                not_before: now,
-                most: WINDOW,
-            };
+            let held = Held::new(lease);
             session.held.insert(held.lease.stream.clone(), held);
         }
-        Ok(())
+        Ok(any)
     }
 
-    /// Reads what is to be sent, and makes it durable: rows and barrier in one transaction (I9). The
-    /// barrier also stores the cursors of the window before, and renews the leases.
-    async fn read_durably(&self, session: &mut Session) -> Result<Vec<Outgoing>, store::Error> {
+    /// Reads what is to be sent, and makes it durable: barrier and rows in one transaction (I9). The barrier
+    /// also stores what is known of the window before, and renews the leases.
+    async fn read_durably(
+        &self,
+        session: &mut Session,
+        ready: &[(String, i64)],
+    ) -> Result<Vec<Outgoing>, store::Error> {
         let now = Instant::now();
-        let ready = session.held.values().filter(|held| held.not_before <= now);
-        let count = i64::try_from(ready.clone().count()).unwrap_or(WINDOW);
-        let share = (WINDOW / count.max(1)).max(SHARE_MIN);
-        let ready: Vec<(&Lease, i64)> = ready
-            .map(|held| (&held.lease, held.most.min(share)))
-            .collect();
-        let unsaved = session.held.values().any(|held| held.unsaved);
         let due = session.renewed.elapsed() >= self.lease / 3;
-        if ready.is_empty() && !unsaved && !due {
+        let is_ready = |stream: &String| ready.iter().any(|(ready, _)| ready == stream);
+        let of = session.held.iter();
+        let of = of.filter(|(stream, held)| due || held.unsaved || is_ready(stream));
+        let of: Vec<String> = of.map(|(stream, _)| stream.clone()).collect();
+        if of.is_empty() {
             return Ok(Vec::new());
         }
-        let connection = &mut session.connection;
-        self.begin(connection).await?;
-        let mut rows = relay::read(connection, &ready, WINDOW_BYTES).await?;
-        if rows.is_empty() && !unsaved && !due {
-            transaction::rollback(connection).await?;
-            return Ok(rows);
-        }
-        let all: Vec<&Lease> = session.held.values().map(|held| &held.lease).collect();
-        let still: BTreeSet<String> = relay::barrier(connection, &all, self.lease)
-            .await?
-            .into_iter()
+        self.begin(&mut session.connection).await?;
+        let still = self.store(session, &of).await?;
+        let leases = ready.iter().filter(|(stream, _)| still.contains(stream));
+        let leases: Vec<(&Lease, i64)> = leases
+            .filter_map(|(stream, most)| Some((&session.held.get(stream)?.lease, *most)))
             .collect();
-        transaction::commit(connection).await?; // I9: synchronous
-        if unsaved {
-            failpoint::reach(failpoint::RELAY_AFTER_CURSOR);
+        let rows = read(&mut session.connection, &leases).await?;
+        let of_quarantine = rows.iter().any(|row| row.passed_over)
+            || session.held.values().any(|held| held.entry.is_some());
+        if of_quarantine {
+            failpoint::reach(failpoint::QUARANTINE_BEFORE_COMMIT);
         }
-        session.renewed = now;
-        session.held.retain(|stream, held| {
-            held.unsaved = false;
-            let kept = still.contains(stream);
-            if !kept {
-                warn!(stream, "relay: lease lost to another relay");
-            }
-            kept
-        });
-        rows.retain(|row| still.contains(&row.stream));
+        transaction::commit(&mut session.connection).await?; // I9: synchronous
+        if of_quarantine {
+            failpoint::reach(failpoint::QUARANTINE_AFTER_COMMIT);
+        }
+        if due {
+            session.renewed = now;
+        }
+        self.stored(session, &of, &still);
         Ok(rows)
     }
 
-    /// Sends a window and moves the cursors in memory over what the broker has acknowledged.
-    async fn send(&self, session: &mut Session, rows: Vec<Outgoing>) -> Result<(), Error> {
-        let mut under_way: VecDeque<UnderWay> = VecDeque::new();
-        let mut stopped: BTreeSet<String> = BTreeSet::new();
-        let streams: BTreeSet<String> = rows.iter().map(|row| row.stream.clone()).collect();
-        'rows: for row in rows {
-            if stopped.contains(&row.stream) {
-                continue;
-            }
-            let headers = headers(&row);
-            loop {
-                let (key, payload) = (row.key.as_deref(), row.payload.as_deref());
-                match session.producer.enqueue(&row.topic, key, payload, &headers) {
-                    Enqueued::Yes(delivery) => {
-                        under_way.push_back(UnderWay {
-                            stream: row.stream.clone(),
-                            number: row.number,
-                            delivery,
-                        });
-                        break;
-                    }
-                    Enqueued::Full => {
-                        // Nothing of ours may be under way, and the queue full all the same: then it
-                        // empties by itself.
-                        match under_way.pop_front() {
-                            Some(first) => self.settle(session, first, &mut stopped).await?,
-                            None => tokio::time::sleep(Duration::from_millis(10)).await,
-                        }
-                        if stopped.contains(&row.stream) {
-                            break;
-                        }
-                    }
-                    // It has stopped at a message that it took before: which one is told below.
-                    Enqueued::Refused(_) if session.producer.failed_for_good().is_some() => {
-                        break 'rows;
-                    }
-                    Enqueued::Refused(error) => {
-                        fail(session, &row.stream, row.number, &error, &mut stopped);
-                        break;
-                    }
-                }
-            }
-        }
-        failpoint::reach(failpoint::RELAY_HANDED_OVER);
-        while let Some(next) = under_way.pop_front() {
-            self.settle(session, next, &mut stopped).await?;
-        }
-        for stream in streams.difference(&stopped) {
-            if let Some(held) = session.held.get_mut(stream) {
-                held.most = (held.most * 2).min(WINDOW);
-            }
-        }
-        if let Some(error) = session.producer.failed_for_good() {
-            let mut stopped = stopped.iter().filter_map(|s| session.held.get(s));
-            if !stopped.any(|held| held.failures > 0) {
-                return Err(error.into());
-            }
-            session.producer = self.producer()?;
-        }
-        Ok(())
-    }
-
-    /// Waits for one delivery, in order. Leases are renewed meanwhile: a broker may be away for long. A stop
-    /// does not wait for it.
-    async fn settle(
+    /// Writes what is known of these streams into the open transaction, and says which of them are still held.
+    async fn store(
         &self,
         session: &mut Session,
-        message: UnderWay,
-        stopped: &mut BTreeSet<String>,
-    ) -> Result<(), Error> {
-        let UnderWay {
-            stream,
-            number,
-            delivery,
-        } = message;
-        let mut answer = std::pin::pin!(delivered(delivery));
-        let asked = Instant::now();
-        let result = loop {
-            let renew_in = (self.lease / 3).saturating_sub(session.renewed.elapsed());
-            tokio::select! {
-                biased;
-                result = &mut answer => break result,
-                () = self.stop.cancelled() => {
-                    session.producer.purge();
-                    stopped.extend(session.held.keys().cloned());
-                    return Ok(());
-                }
-                () = tokio::time::sleep(renew_in) => {
-                    // What a producer that has stopped would have tried again is not answered by itself.
-                    if session.producer.failed_for_good().is_some() {
-                        session.producer.purge();
-                    }
-                    if asked.elapsed() >= self.lease
-                        && let Some(held) = session.held.get_mut(&stream)
-                    {
-                        let waited = asked.elapsed();
-                        warn!(stream, number, ?waited, "relay: the broker does not answer");
-                        held.lease.last_error =
-                            format!("message {number}: no answer from the broker yet");
-                    }
-                    self.renew(session).await?;
-                }
-            }
-        };
-        if stopped.contains(&stream) {
-            return Ok(()); // behind a failed one: sent again, whatever became of it
+        of: &[String],
+    ) -> Result<BTreeSet<String>, store::Error> {
+        let held = &mut session.held;
+        let leases: Vec<Lease> = of
+            .iter()
+            .filter_map(|stream| Some(held.get_mut(stream)?.lease()))
+            .collect();
+        let connection = &mut session.connection;
+        let still: BTreeSet<String> = relay::barrier(connection, &leases, self.lease)
+            .await?
+            .into_iter()
+            .collect();
+        let held = || still.iter().filter_map(|stream| session.held.get(stream));
+        let entries: Vec<&Entry> = held().filter_map(|held| held.entry.as_ref()).collect();
+        if !entries.is_empty() {
+            relay_quarantine::put(connection, &entries).await?;
         }
-        match result {
-            Ok(()) => {
-                if let Some(held) = session.held.get_mut(&stream) {
-                    held.lease.sent_through = number;
-                    held.lease.last_error.clear();
-                    held.unsaved = true;
-                    held.failures = 0;
-                }
+        let sent_again: Vec<(&str, i64)> = held()
+            .flat_map(|held| held.sent_again.iter().map(|n| (&*held.lease.stream, *n)))
+            .collect();
+        if !sent_again.is_empty() {
+            relay_quarantine::sent(connection, &sent_again).await?;
+        }
+        Ok(still)
+    }
+
+    /// After the commit: what is stored need not be stored again, and what is not held is given up.
+    fn stored(&self, session: &mut Session, of: &[String], still: &BTreeSet<String>) {
+        let mut moved = false;
+        for stream in of {
+            let Some(held) = session.held.get_mut(stream) else {
+                continue;
+            };
+            if !still.contains(stream) {
+                warn!(stream, "relay: lease lost to another relay");
+                session.held.remove(stream);
+                continue;
             }
-            // Taken back by us or by the producer, because another stream has failed: nothing of this one's fault.
-            Err(KafkaError::MessageProduction(
-                RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight,
-            )) => {
-                stopped.insert(stream);
-            }
-            Err(error) => {
-                session.producer.purge();
-                fail(session, &stream, number, &error, stopped);
+            moved |= held.unsaved;
+            held.unsaved = false;
+            held.sent_again.clear();
+            if let Some(entry) = held.entry.take() {
+                telemetry::quarantined(entry.reason, 1);
             }
         }
-        Ok(())
+        if moved {
+            failpoint::reach(failpoint::RELAY_AFTER_CURSOR);
+        }
     }
 
     async fn renew(&self, session: &mut Session) -> Result<(), Error> {
+        let all: Vec<String> = session.held.keys().cloned().collect();
         let renew = async {
             self.begin(&mut session.connection).await?;
-            let all: Vec<&Lease> = session.held.values().map(|held| &held.lease).collect();
-            let still = relay::barrier(&mut session.connection, &all, self.lease).await?;
+            let still = self.store(session, &all).await?;
             transaction::commit(&mut session.connection).await?;
-            Ok(still.len() == all.len())
+            Ok(still)
         };
-        let kept = self.within(renew).await?;
+        let still = self.within(renew).await?;
         session.renewed = Instant::now();
-        if kept { Ok(()) } else { Err(Error::LeaseLost) }
+        self.stored(session, &all, &still);
+        match still.len() == all.len() {
+            true => Ok(()),
+            false => Err(Error::LeaseLost),
+        }
     }
 
     async fn release(&self, session: &mut Session) -> Result<(), store::Error> {
+        let all: Vec<String> = session.held.keys().cloned().collect();
         let release = async {
             self.begin(&mut session.connection).await?;
-            let all: Vec<&Lease> = session.held.values().map(|held| &held.lease).collect();
-            relay::barrier(&mut session.connection, &all, self.lease).await?;
-            relay::release(&mut session.connection, &all).await?;
+            self.store(session, &all).await?;
+            let leases: Vec<&Lease> = session.held.values().map(|held| &held.lease).collect();
+            relay::release(&mut session.connection, &leases).await?;
             transaction::commit(&mut session.connection).await
         };
         self.within(release).await
     }
 }
 
-/// Stops a stream at a message that could not be sent; it starts again from there, later.
-fn fail(
-    session: &mut Session,
-    stream: &str,
-    number: i64,
-    error: &KafkaError,
-    stopped: &mut BTreeSet<String>,
-) {
-    stopped.insert(stream.to_owned());
-    if let Some(held) = session.held.get_mut(stream) {
-        held.failures = held.failures.saturating_add(1);
-        held.most = 1;
-        held.not_before = Instant::now() + backoff::delay(held.failures, fastrand::f64());
-        held.lease.last_error = format!("message {number}: {error}");
-        held.unsaved = true;
-        warn!(stream, number, %error, failures = held.failures, "relay: not sent; the stream waits");
+/// Which streams are sent next, and how much of each: those with something to send that are not suspect, or,
+/// every other turn, one suspect alone.
+fn choose(
+    held: &BTreeMap<String, Held>,
+    was_alone: &mut bool,
+    streams: Vec<String>,
+) -> Vec<(String, i64)> {
+    let is_suspect = |stream: &String| held.get(stream).is_some_and(|held| held.suspect);
+    let (suspects, others): (Vec<_>, Vec<_>) = streams.into_iter().partition(is_suspect);
+    let longest_due = suspects
+        .into_iter()
+        .min_by_key(|stream| held.get(stream).map(|held| held.not_before));
+    if let Some(suspect) = longest_due
+        && (others.is_empty() || !*was_alone)
+    {
+        *was_alone = true;
+        return vec![(suspect, 1)];
     }
+    *was_alone = false;
+    let count = i64::try_from(others.len()).unwrap_or(WINDOW);
+    let share = (WINDOW / count.max(1)).max(SHARE_MIN);
+    let most = |stream: String| {
+        let most = held.get(&stream).map_or(0, |held| held.most);
+        (stream, most.min(share))
+    };
+    others.into_iter().map(most).collect()
 }
 
-/// The headers of a message: CloudEvents' Kafka binding, then the emitter's own.
-fn headers(row: &Outgoing) -> Vec<Header> {
-    let header = |name: &str, value: String| Header {
-        name: name.to_owned(),
-        value: Some(value.into_bytes()),
+/// Reads what comes next: released messages before all others, and marks what waits in quarantine.
+async fn read(
+    connection: &mut PgConnection,
+    leases: &[(&Lease, i64)],
+) -> Result<Vec<Outgoing>, store::Error> {
+    if leases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let open = relay_quarantine::look(connection, leases).await?;
+    let of = |pick: fn(&relay_quarantine::Open) -> bool| -> BTreeSet<&str> {
+        let picked = open.iter().filter(|open| pick(open));
+        picked.map(|open| &*open.stream).collect()
     };
-    let time = row.occurred_at.unwrap_or(row.created_at);
-    let mut headers = vec![
-        header("ce_specversion", "1.0".to_owned()),
-        header("ce_id", row.id.to_string()),
-        header("ce_source", row.source.clone()),
-        header("ce_type", row.kind.clone()),
-        header(
-            "ce_time",
-            time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true),
-        ),
-        header("ce_sequence", row.number.to_string()),
-    ];
-    let own = row.header_names.iter().zip(&row.header_values);
-    headers.extend(own.map(|(name, value)| Header {
-        name: name.clone(),
-        value: value.clone(),
-    }));
-    headers
+    let (released, compared) = (of(|open| open.released), of(|open| open.compared));
+    let (first, others): (Vec<_>, Vec<_>) = leases
+        .iter()
+        .partition(|(lease, _)| released.contains(&*lease.stream));
+    let mut rows = Vec::new();
+    if !first.is_empty() {
+        rows = relay_quarantine::read_released(connection, &first, WINDOW_BYTES).await?;
+    }
+    if !others.is_empty() {
+        rows.extend(relay::read(connection, &others, WINDOW_BYTES).await?);
+    }
+    let doubtful: Vec<(&str, i64)> = rows
+        .iter()
+        .filter(|row| row.released || compared.contains(&*row.stream))
+        .map(|row| (&*row.stream, row.number))
+        .collect();
+    if doubtful.is_empty() {
+        return Ok(rows);
+    }
+    let behind = relay_quarantine::behind(connection, &doubtful).await?;
+    let now = behind.iter().filter(|behind| behind.now).count();
+    if now > 0 {
+        telemetry::quarantined("behind", now);
+    }
+    let behind: BTreeSet<(String, i64)> =
+        behind.into_iter().map(|b| (b.stream, b.number)).collect();
+    for row in &mut rows {
+        row.passed_over = behind.contains(&(row.stream.clone(), row.number));
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(stream: &str, attempts: i32) -> (String, Held) {
+        let lease = Lease {
+            stream: stream.to_owned(),
+            lease_epoch: 1,
+            sent_through: 0,
+            last_error: String::new(),
+            attempts,
+            retry_in: None,
+        };
+        (stream.to_owned(), Held::new(lease))
+    }
+
+    #[test]
+    fn a_suspect_goes_alone_every_other_turn() {
+        let held = BTreeMap::from([held("a", 0), held("b", 1), held("c", 0), held("d", 2)]);
+        let mut was_alone = false;
+        let mut turn = |streams: &[&str]| {
+            let streams = streams.iter().map(|&stream| stream.to_owned()).collect();
+            choose(&held, &mut was_alone, streams)
+        };
+        let b_alone = [("b".to_owned(), 1)];
+        let others = [("a".to_owned(), WINDOW / 2), ("c".to_owned(), WINDOW / 2)];
+        for _ in 0..2 {
+            assert_eq!(turn(&["a", "b", "c", "d"]), b_alone);
+            assert_eq!(turn(&["a", "b", "c", "d"]), others);
+        }
+        assert_eq!(turn(&["b"]), b_alone);
+        assert_eq!(
+            turn(&["b"]),
+            b_alone,
+            "with nothing else to send, every turn"
+        );
+        assert_eq!(turn(&[]), []);
+    }
 }

@@ -27,4 +27,4 @@ pub(crate) use redrive::{LETTERS_MAX, Queue, RedriveError, Redriven, Redriver, f
 pub(crate) use rehearsal::{Rehearsal, RehearsalError, make as rehearse};
 pub(crate) use reposition::{Operator, RepositionError, accept_topic, set_running, skip};
 pub(crate) use reset::{ResetError, reset};
-pub(crate) use service::{Error as RunError, run};
+pub(crate) use service::{Error as RunError, run, run_relay};

@@ -27,7 +27,7 @@ use crate::kafka::{
     MemberSettings, Neighbours,
 };
 use crate::projection::Projection;
-use crate::relay::Relay;
+use crate::relay::{Relay, Retention};
 use crate::store::migration::{self, State};
 use crate::store::{self, Database};
 
@@ -118,16 +118,7 @@ pub(crate) async fn run(
     if projections.is_empty() {
         return Err(Error::NoProjection);
     }
-    let service = Arc::new(Service {
-        database: Database::new(&config.postgres_url, config.timeouts)?,
-        cluster: Cluster::new(&config.kafka)?,
-        owner: owner(),
-        secrets: Arc::new(config.secrets()),
-        tag: OnceLock::new(),
-        outbox: Arc::new(Notify::new()),
-        stop,
-        config,
-    });
+    let service = Arc::new(Service::new(config, stop)?);
     let Some(()) = service.until_it_works(|| service.check_version()).await? else {
         return Ok(());
     };
@@ -142,6 +133,7 @@ pub(crate) async fn run(
     let mut helpers = JoinSet::new();
     if service.config.relay.enabled {
         helpers.spawn(service.relay(helpers_stop.clone()).run());
+        helpers.spawn(service.retention(helpers_stop.clone()).run());
     }
     helpers.spawn(service.housekeeping(helpers_stop.clone()).run());
     // Each on its own: one whose topic is missing keeps no other waiting.
@@ -171,14 +163,61 @@ pub(crate) async fn run(
     result
 }
 
+/// Sends the outbox until `stop`: the relay alone, whatever the configuration says of it.
+pub(crate) async fn run_relay(config: Config, stop: CancellationToken) -> Result<(), Error> {
+    let service = Service::new(config, stop)?;
+    let Some(()) = service.until_it_works(|| service.check_version()).await? else {
+        return Ok(());
+    };
+    info!(owner = service.owner, "running the relay");
+    let mut tasks = JoinSet::new();
+    tasks.spawn(service.relay(service.stop.clone()).run());
+    tasks.spawn(service.retention(service.stop.clone()).run());
+    let mut result = Ok(());
+    while let Some(ended) = tasks.join_next().await {
+        if ended.is_err() {
+            service.stop.cancel();
+            result = Err(Error::Panicked);
+        }
+    }
+    if result.is_ok() {
+        info!("stopped");
+    }
+    result
+}
+
 impl Service {
+    fn new(config: Config, stop: CancellationToken) -> Result<Self, Error> {
+        Ok(Self {
+            database: Database::new(&config.postgres_url, config.timeouts)?,
+            cluster: Cluster::new(&config.kafka)?,
+            owner: owner(),
+            secrets: Arc::new(config.secrets()),
+            tag: OnceLock::new(),
+            outbox: Arc::new(Notify::new()),
+            stop,
+            config,
+        })
+    }
+
     fn relay(&self, stop: CancellationToken) -> Relay {
         Relay {
             database: self.database.clone(),
             kafka: self.config.kafka.clone(),
             owner: self.owner.clone(),
             lease: self.config.relay.lease,
+            attempts_max: self.config.relay.attempts_max,
+            headers: self.config.relay.headers.clone(),
             wake: Arc::clone(&self.outbox),
+            stop,
+        }
+    }
+
+    fn retention(&self, stop: CancellationToken) -> Retention {
+        Retention {
+            database: self.database.clone(),
+            keep: self.config.keep_messages,
+            owner: self.owner.clone(),
             stop,
         }
     }

@@ -45,9 +45,14 @@ pub(crate) struct Account {
     pub(crate) stream: String,
     pub(crate) emitted: i64,
     pub(crate) sent_through: i64,
+    /// Up to here messages were removed, apart from those in quarantine.
+    pub(crate) removed_through: i64,
+    /// The messages behind that, and before it.
     pub(crate) kept: i64,
-    pub(crate) lowest: i64,
+    pub(crate) kept_before: i64,
     pub(crate) highest: i64,
+    /// The messages in quarantine before it, whatever became of them.
+    pub(crate) quarantined_before: i64,
 }
 
 /// Reads the account of all streams.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Error, millis};
 
-const REGISTER: &str = include_str!("sql/relay_register.sql");
+const LOOK: &str = include_str!("sql/relay_look.sql");
 const TAKE: &str = include_str!("sql/relay_take.sql");
 const READ: &str = include_str!("sql/relay_read.sql");
 const BARRIER: &str = include_str!("sql/relay_barrier.sql");
@@ -20,8 +20,41 @@ pub(crate) struct Lease {
     pub(crate) stream: String,
     pub(crate) lease_epoch: i64,
     pub(crate) sent_through: i64,
-    #[sqlx(skip)]
+    /// What is known of the message that the stream stands at.
     pub(crate) last_error: String,
+    pub(crate) attempts: i32,
+    /// Milliseconds until it is tried again, if it is to be.
+    pub(crate) retry_in: Option<i64>,
+}
+
+/// What there is to do.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Streams of the relay that have something to send.
+    pub(crate) streams: Vec<String>,
+    /// There are streams that nobody holds.
+    pub(crate) free: bool,
+}
+
+/// Looks for something to do: messages of the given streams behind the given cursors, and, if asked, for
+/// streams that nobody holds.
+pub(crate) async fn look(
+    connection: &mut PgConnection,
+    owner: &str,
+    leases: &[&Lease],
+    for_free: bool,
+) -> Result<Work, Error> {
+    let found: Vec<Option<String>> = sqlx::query_scalar(LOOK)
+        .bind(leases.iter().map(|l| &*l.stream).collect::<Vec<_>>())
+        .bind(leases.iter().map(|l| l.sent_through).collect::<Vec<_>>())
+        .bind(for_free)
+        .bind(owner)
+        .fetch_all(connection)
+        .await?;
+    Ok(Work {
+        free: found.contains(&None),
+        streams: found.into_iter().flatten().collect(),
+    })
 }
 
 /// Takes leases that are free, and with `own` those that this owner holds as far as the database knows.
@@ -31,7 +64,6 @@ pub(crate) async fn take(
     lease: Duration,
     own: bool,
 ) -> Result<Vec<Lease>, Error> {
-    sqlx::query(REGISTER).execute(&mut *connection).await?;
     Ok(sqlx::query_as(TAKE)
         .bind(owner)
         .bind(millis(lease))
@@ -47,6 +79,8 @@ pub(crate) struct Outgoing {
     pub(crate) number: i64,
     pub(crate) id: Uuid,
     pub(crate) topic: String,
+    /// None: its key decides.
+    pub(crate) partition: Option<i32>,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) payload: Option<Vec<u8>>,
     #[sqlx(rename = "type")]
@@ -56,6 +90,11 @@ pub(crate) struct Outgoing {
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) header_names: Vec<String>,
     pub(crate) header_values: Vec<Option<Vec<u8>>>,
+    /// From quarantine: its number is below the cursor.
+    pub(crate) released: bool,
+    /// It is in quarantine, and not to be sent.
+    #[sqlx(skip)]
+    pub(crate) passed_over: bool,
 }
 
 /// Reads what is behind the cursors, in number order within each stream: of each so many at most, and
@@ -82,7 +121,7 @@ pub(crate) async fn read(
 /// Moves cursors, renews leases, and returns the streams whose lease is still held (I9).
 pub(crate) async fn barrier(
     connection: &mut PgConnection,
-    leases: &[&Lease],
+    leases: &[Lease],
     lease: Duration,
 ) -> Result<Vec<String>, Error> {
     Ok(sqlx::query_scalar(BARRIER)
@@ -90,6 +129,8 @@ pub(crate) async fn barrier(
         .bind(leases.iter().map(|l| l.lease_epoch).collect::<Vec<_>>())
         .bind(leases.iter().map(|l| l.sent_through).collect::<Vec<_>>())
         .bind(leases.iter().map(|l| &*l.last_error).collect::<Vec<_>>())
+        .bind(leases.iter().map(|l| l.attempts).collect::<Vec<_>>())
+        .bind(leases.iter().map(|l| l.retry_in).collect::<Vec<_>>())
         .bind(millis(lease))
         .fetch_all(connection)
         .await?)

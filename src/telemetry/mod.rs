@@ -47,3 +47,25 @@ pub(crate) fn stood_still(projection: &str) {
 pub(crate) fn straggler_ended(projection: &str) {
     counter!(STRAGGLERS, "projection" => projection.to_owned()).increment(1);
 }
+
+/// Messages that the broker has acknowledged.
+const SENT: &str = "tidegate_messages_sent_total";
+/// Of the messages handed over, those that had been before, since something had failed.
+const REPEATED: &str = "tidegate_messages_repeated_total";
+/// Attempts to send a message that failed, by reason.
+const NOT_SENT: &str = "tidegate_send_failures_total";
+/// Messages put in quarantine, by reason.
+const QUARANTINED: &str = "tidegate_messages_quarantined_total";
+
+pub(crate) fn sent(messages: u64, repeated: u64) {
+    counter!(SENT).increment(messages);
+    counter!(REPEATED).increment(repeated);
+}
+
+pub(crate) fn not_sent(reason: &'static str) {
+    counter!(NOT_SENT, "reason" => reason).increment(1);
+}
+
+pub(crate) fn quarantined(reason: &'static str, messages: usize) {
+    counter!(QUARANTINED, "reason" => reason).increment(messages as u64);
+}

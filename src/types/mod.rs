@@ -2,11 +2,13 @@
 //!
 //! Nothing here knows the rest of the crate.
 
+mod header_names;
 mod record;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use header_names::HeaderNames;
 pub(crate) use record::Anchor;
 pub use record::{Header, Record, RecordBuilder};
 

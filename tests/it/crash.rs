@@ -12,9 +12,11 @@ use std::time::Duration;
 use crate::dead_letters::{self, waiting};
 use crate::failpoint;
 use crate::harness::{
-    LONG, Launch, Process, Proxy, Stream, Trouble, Watch, World, committed_offsets, wait_until,
+    LONG, Launch, Process, Proxy, Stream, Trouble, Watch, World, committed_offsets, create_topic,
+    delete, wait_until,
 };
 use crate::relay::assert_sent;
+use crate::relay_quarantine::{Message, emit, passed, received, release, wait_until_nothing_waits};
 
 const SIGKILL: i32 = 9;
 const PROJECTIONS: [&str; 3] = ["balances", "turnover", "journal"];
@@ -458,6 +460,54 @@ fn a_relay_that_ends_anywhere_leaves_no_message_out() {
         expect_end_of_all(&world, process, point);
     }
     assert_recovers(&world, feeder.finish());
+}
+
+// I9: a message is in quarantine when the cursor has passed it, and in order, or both are as before.
+#[test]
+fn a_quarantine_that_ends_halfway_passes_nothing_over() {
+    let world = World::journal(1);
+    let (out, late) = (world.outgoing(), format!("{}-late", world.outgoing()));
+    let mut random = world.random();
+    let mut messages = Vec::new();
+    for n in 0..20 {
+        messages.push(Message::new(&late, "k", format!("l{n:05}")));
+        messages.push(Message::new(out, "k", format!("v{n:05}")));
+    }
+    let launch = |failpoints: &str| {
+        let launch = launch(&world).env("TIDEGATE__RELAY__ATTEMPTS_MAX", 1);
+        launch.failpoints(failpoints).start()
+    };
+    for point in points("quarantine") {
+        emit(&world, "app", &messages);
+        let passage = random.u32(0..2);
+        eprintln!("{point}, passage {passage}");
+        expect_end(
+            &world,
+            launch(&format!("{point}={passage}*off->return")),
+            point,
+        );
+        let lost: i64 = world.db.one(
+            "SELECT count(*) FROM tidegate.outbox o JOIN tidegate.relay r USING (stream)
+             WHERE o.number <= r.sent_through AND o.topic LIKE '%-late'
+               AND NOT EXISTS (SELECT FROM tidegate.quarantine q WHERE q.number = o.number)",
+        );
+        assert_eq!(lost, 0, "passed over, and not kept");
+    }
+    let _process = launch("");
+    wait_until(LONG, "all is sent or set aside", || {
+        passed(&world, "app") == 80
+    });
+    let names = |letter: char| -> Vec<String> {
+        let twice = (0..20).chain(0..20);
+        twice.map(|n| format!("{letter}{n:05}")).collect()
+    };
+    assert_eq!(received(out, 1)["k"], names('v'));
+    create_topic(&late, 1);
+    release(&world);
+    wait_until_nothing_waits(&world);
+    assert_eq!(received(&late, 1)["k"], names('l'));
+    world.tidegate(&["verify"]).expect(0);
+    delete(&[&late], &[]);
 }
 
 // I1 to I5: whenever it ends, and with whatever batches it goes on.

@@ -42,6 +42,8 @@ mod rebalance;
 mod records;
 mod redrive;
 mod relay;
+mod relay_alone;
+mod relay_quarantine;
 mod reset;
 mod retention;
 mod store;

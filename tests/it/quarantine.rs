@@ -1,4 +1,4 @@
-//! Operators' commands for messages that cannot be sent. How they come there, and leave, is in `relay`.
+//! Operators' commands for messages that cannot be sent. How they come there, and leave, is in `relay_quarantine`.
 
 use crate::harness::World;
 

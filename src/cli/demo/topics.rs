@@ -33,7 +33,12 @@ pub(super) async fn produce(
             if under_way.len() >= IN_FLIGHT_MAX {
                 settle(under_way.pop_front()).await?;
             }
-            match producer.enqueue(&topic, Some(key.as_bytes()), Some(json.as_bytes()), &[]) {
+            match producer.enqueue(
+                (&topic, None),
+                Some(key.as_bytes()),
+                Some(json.as_bytes()),
+                &[],
+            ) {
                 Enqueued::Yes(delivery) => break under_way.push_back(delivery),
                 Enqueued::Full => settle(under_way.pop_front()).await?,
                 Enqueued::Refused(error) => return Err(error).context("an event was refused"),

@@ -1,8 +1,8 @@
 -- Reads the next messages of the streams this relay holds: behind each cursor, in number order, of each at most as
 -- many as $3 says, until they have $4 bytes in all; one message in any case. Only rows of streams whose lease is still
 -- this relay's are sent: `relay_barrier.sql` decides that.
-SELECT w.stream, w.number, w.id, w.topic, w.key, w.payload, w.type, w.source, w.occurred_at, w.created_at,
-       w.header_names, w.header_values
+SELECT w.stream, w.number, w.id, w.topic, w.partition, w.key, w.payload, w.type, w.source, w.occurred_at, w.created_at,
+       w.header_names, w.header_values, false AS released
 FROM (
     SELECT o.*,
            sum(coalesce(octet_length(o.payload), 0) + coalesce(octet_length(o.key), 0))

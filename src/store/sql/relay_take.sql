@@ -4,7 +4,7 @@
 WITH free AS (
     SELECT stream
     FROM tidegate.relay
-    WHERE lease_until < clock_timestamp() OR ($3 AND owner = $1)
+    WHERE CASE WHEN owner = $1 THEN $3 ELSE lease_until < clock_timestamp() END
     ORDER BY stream
     FOR UPDATE SKIP LOCKED
 )
@@ -12,4 +12,5 @@ UPDATE tidegate.relay AS r
 SET owner = $1, lease_epoch = r.lease_epoch + 1, lease_until = clock_timestamp() + $2 * interval '1 millisecond'
 FROM free
 WHERE r.stream = free.stream
-RETURNING r.stream, r.lease_epoch, r.sent_through
+RETURNING r.stream, r.lease_epoch, r.sent_through, r.last_error, r.attempts,
+          greatest(0, extract(epoch FROM r.retry_at - clock_timestamp()) * 1000)::bigint AS retry_in

@@ -13,6 +13,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::{LONG, block_on, bootstrap_servers};
@@ -438,6 +439,12 @@ impl MockBroker {
 
     pub(crate) fn sender(&self, topic: &str) -> Sender {
         Kafka::private(&self.bootstrap_servers()).sender(topic)
+    }
+
+    /// Nobody may know this topic's partitions from now on.
+    pub(crate) fn refuse_permission(&self, topic: &str) {
+        let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        self.0.topic_error(topic, error).unwrap();
     }
 
     /// It takes connections and requests from now on, and answers none.

@@ -44,6 +44,8 @@ pub(crate) struct Launch<'w> {
     environment: Vec<(String, String)>,
     options: Vec<(String, String)>,
     arguments: Vec<String>,
+    /// What [`Launch::start`] starts.
+    service: &'static str,
 }
 
 impl<'w> Launch<'w> {
@@ -62,7 +64,14 @@ impl<'w> Launch<'w> {
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .to_vec(),
             arguments: Vec::new(),
+            service: "run",
         }
+    }
+
+    /// To start the relay alone.
+    pub(crate) fn relay(mut self) -> Self {
+        self.service = "relay";
+        self
     }
 
     /// Another program: one of the examples.
@@ -137,7 +146,7 @@ impl<'w> Launch<'w> {
         child
     }
 
-    /// Starts `run`.
+    /// Starts `run`, or what was said instead.
     pub(crate) fn start(self) -> Process {
         let log = self.world.folder().join(format!("{}.log", self.name));
         // One log for all runs of that name, the newest last.
@@ -146,7 +155,7 @@ impl<'w> Launch<'w> {
             .append(true)
             .open(&log)
             .unwrap();
-        let mut command = self.command(&["run"]);
+        let mut command = self.command(&[self.service]);
         command.stdout(file.try_clone().unwrap()).stderr(file);
         Process {
             child: command.spawn().unwrap(),

@@ -1,0 +1,22 @@
+//! `tidegate relay`.
+
+use super::run::{LogArguments, code, log, stop_on_signals};
+use super::{CODE_TRY_AGAIN, ConfigArgument, Done, Failed};
+use crate::runtime;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArgument,
+    #[command(flatten)]
+    log: LogArguments,
+}
+
+pub(super) async fn execute(arguments: Arguments) -> Done {
+    let config = arguments.config.load()?;
+    log(&arguments.log)?;
+    let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
+    runtime::run_relay(config, stop)
+        .await
+        .map_err(|error| Failed::new(code(&error), error))
+}
