@@ -31,6 +31,13 @@ fn refusal(session: &mut Session, call: &str) -> String {
     }
 }
 
+/// A session that waits for no lock for ever.
+fn session(world: &World) -> Session {
+    let mut session = world.db.session();
+    session.run("SET lock_timeout = '30s'");
+    session
+}
+
 /// Emits a message of one key, so of one stream.
 fn emit(world: &World, what: &str) -> String {
     let topic = match world.outgoing() {
@@ -62,7 +69,7 @@ const ACCOUNTS: &str = "
 /// Transactions of one service. Accounts are locked in one order, as services do; messages come in another one.
 fn be_a_service(world: &World, number: u64, committed: &Mutex<Vec<String>>) {
     let mut random = fastrand::Rng::with_seed(world.seed ^ number);
-    let mut session = world.db.session();
+    let mut session = session(world);
     session.run("SET deadlock_timeout = '100ms'");
     for round in 0..40 {
         let mut accounts: Vec<u32> = (0..random.usize(1..4))
@@ -179,7 +186,7 @@ fn messages_of_many_services_are_dense_and_in_the_order_of_their_commits() {
 fn a_message_of_a_transaction_that_commits_later_is_not_skipped() {
     let world = World::journal(1);
     let _process = world.start("a");
-    let (mut early, mut late) = (world.db.session(), world.db.session());
+    let (mut early, mut late) = (session(&world), session(&world));
     early.run("BEGIN");
     early.run(&emit(&world, "early"));
     late.run(&format!("BEGIN; {}; ROLLBACK", emit(&world, "never")));
@@ -198,7 +205,7 @@ fn messages_about_a_locked_row_are_in_the_order_of_its_lock() {
     let world = World::without_kafka();
     world.db.run(ACCOUNTS);
     let lock = "SELECT FROM account WHERE name = 'a-1' FOR UPDATE";
-    let (mut first, mut second) = (world.db.session(), world.db.session());
+    let (mut first, mut second) = (session(&world), session(&world));
     first.run("BEGIN");
     let of_first: i64 = first.one("SELECT pg_current_xact_id()::text::bigint");
     second.run("BEGIN");
@@ -225,7 +232,7 @@ fn messages_about_a_locked_row_are_in_the_order_of_its_lock() {
 #[test]
 fn a_number_that_is_rolled_back_leaves_no_gap() {
     let world = World::without_kafka();
-    let (mut first, mut second) = (world.db.session(), world.db.session());
+    let (mut first, mut second) = (session(&world), session(&world));
     first.run("BEGIN");
     first.run(&emit(&world, "never"));
     first.run("SET CONSTRAINTS ALL IMMEDIATE");
@@ -246,7 +253,7 @@ fn a_number_that_is_rolled_back_leaves_no_gap() {
 #[test]
 fn a_savepoint_of_an_application_takes_its_messages_along() {
     let world = World::without_kafka();
-    let mut session = world.db.session();
+    let mut session = session(&world);
     let emit = |what| emit(&world, what);
     session.run("BEGIN");
     session.run(&emit("1"));
@@ -272,7 +279,7 @@ fn a_repeatable_read_transaction_that_another_one_overtakes_is_tried_again() {
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {
         let world = World::without_kafka();
         world.db.run(&emit(&world, "0"));
-        let mut session = world.db.session();
+        let mut session = session(&world);
         let begin = format!("BEGIN ISOLATION LEVEL {level}; {}", emit(&world, "2"));
         session.run(&begin);
         world.db.run(&emit(&world, "1"));
@@ -289,7 +296,7 @@ fn a_repeatable_read_transaction_that_another_one_overtakes_is_tried_again() {
 fn a_service_that_may_call_the_functions_may_do_nothing_else() {
     let world = World::without_kafka();
     let role = format!("it_{}", unique());
-    let mut session = world.db.session();
+    let mut session = session(&world);
     session.run(&format!(
         "CREATE ROLE {role}; GRANT USAGE ON SCHEMA tidegate TO {role}"
     ));
@@ -332,7 +339,7 @@ fn a_service_that_may_call_the_functions_may_do_nothing_else() {
 #[test]
 fn what_cannot_be_sent_is_refused_where_it_is_emitted() {
     let world = World::without_kafka();
-    let mut session = world.db.session();
+    let mut session = session(&world);
     let long_topic = format!("'{}', 'k', '1'", "t".repeat(250));
     for (arguments, code, says) in [
         ("NULL, 'k', '1'", "22004", "the topic is null"),
@@ -410,7 +417,7 @@ fn what_cannot_be_sent_is_refused_where_it_is_emitted() {
 #[test]
 fn an_id_of_a_service_is_emitted_once() {
     let world = World::without_kafka();
-    let mut session = world.db.session();
+    let mut session = session(&world);
     let id = uuid::Uuid::new_v4();
     let call = format!("tidegate.emit('t', 'k', '1', id => '{id}')");
     let given: uuid::Uuid = session.one(&format!("SELECT {call}"));
