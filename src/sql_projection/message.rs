@@ -183,11 +183,13 @@ fn header_value(value: Value) -> Result<Option<Vec<u8>>, String> {
 mod tests {
     use super::*;
 
+    type Pair<'a> = (&'a str, Option<&'a [u8]>);
+
     #[track_caller]
-    fn check(json: &str, expected: Result<&[(&str, Option<&[u8]>)], &str>) {
+    fn check(json: &str, expected: Result<&[Pair<'_>], &str>) {
         match (headers(Some(json.as_bytes())), expected) {
             (Ok(found), Ok(expected)) => {
-                let found: Vec<(&str, Option<&[u8]>)> = found
+                let found: Vec<Pair<'_>> = found
                     .iter()
                     .map(|header| (&*header.name, header.value.as_deref()))
                     .collect();

@@ -489,6 +489,7 @@ fn header(name: &str, value: Option<&[u8]>) -> Header {
 
 // From Rust: bytes, names that come twice, tombstones, and all or nothing with the service's own effects.
 #[test]
+#[allow(clippy::disallowed_methods, reason = "as a service does it")]
 fn a_service_in_rust_emits_in_its_own_transaction() {
     let world = World::journal(3);
     world.db.run("CREATE TABLE effect (n integer)");
