@@ -230,8 +230,11 @@ impl Relay {
 
     async fn begin(&self, connection: &mut PgConnection) -> Result<(), store::Error> {
         let name = format!("tidegate {} relay", self.owner);
-        let timeouts = &self.database.timeouts;
-        transaction::begin(connection, transaction::OWN_SEARCH_PATH, &name, timeouts).await
+        let mut timeouts = self.database.timeouts;
+        // A relay that stops amid a transaction holds its rows for hardly longer than its lease.
+        let idle_max = self.lease.max(Duration::from_secs(1));
+        timeouts.idle_in_transaction = timeouts.idle_in_transaction.min(idle_max);
+        transaction::begin(connection, transaction::OWN_SEARCH_PATH, &name, &timeouts).await
     }
 
     /// One statement, and none if there is nothing to ask.
