@@ -1,7 +1,7 @@
 //! Everything that a handler must not do. For the tests only: see `tests/it/handlers.rs`.
 //!
 //! The handler writes an effect and emits a message for every record. Where a record's value is
-//! `{"do": ".."}` it then misbehaves in the way that the value names.
+//! `{"do": ".."}` it then misbehaves in the way that the value names. `KIND` says which kind of handler it is.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use sqlx::Connection as _;
 use tidegate::projection::{
-    Batch, BatchHandler, Context, Event, Gate, HandlerError, Message, OnFailure, Projection,
-    Registry,
+    Batch, BatchHandler, Context, Event, EventHandler, Gate, HandlerError, Message, OnFailure,
+    Projection, Registry,
 };
 
 static HAS_WAITED: AtomicBool = AtomicBool::new(false);
@@ -28,6 +28,16 @@ struct Misbehaving {
     outgoing: String,
 }
 
+impl Misbehaving {
+    fn copy(&self, event: &Event<'_>) -> Message {
+        Message {
+            topic: self.outgoing.clone(),
+            payload: event.record().value().map(<[u8]>::to_vec),
+            ..Message::default()
+        }
+    }
+}
+
 impl BatchHandler for Misbehaving {
     async fn apply(&self, ctx: &mut Context<'_>, batch: &Batch<'_>) -> Result<(), HandlerError> {
         for event in batch.iter() {
@@ -36,12 +46,7 @@ impl BatchHandler for Misbehaving {
                 .bind(event.record().offset())
                 .execute(ctx.connection())
                 .await?;
-            let message = Message {
-                topic: self.outgoing.clone(),
-                payload: event.record().value().map(<[u8]>::to_vec),
-                ..Message::default()
-            };
-            ctx.emit(&event, "copy", message)?;
+            ctx.emit(&event, "copy", self.copy(&event))?;
             let order: Order = event.json()?;
             match order.what.as_deref() {
                 None => {}
@@ -150,6 +155,34 @@ impl Misbehaving {
     }
 }
 
+/// The same, event by event; what it can do wrong is what a record can be at fault for.
+struct OneByOne(Misbehaving);
+
+impl EventHandler for OneByOne {
+    async fn apply(&self, ctx: &mut Context<'_>, event: &Event<'_>) -> Result<(), HandlerError> {
+        sqlx::query("INSERT INTO effect VALUES ($1, $2)")
+            .bind(event.partition().partition())
+            .bind(event.record().offset())
+            .execute(ctx.connection())
+            .await?;
+        ctx.emit(event, "copy", self.0.copy(event))?;
+        let order: Order = event.json()?;
+        match order.what.as_deref() {
+            Some("divide") => run(ctx, "SELECT 1 / 0").await,
+            what => at_fault(what),
+        }
+    }
+}
+
+fn at_fault(what: Option<&str>) -> Result<(), HandlerError> {
+    match what {
+        Some("panic") => panics(),
+        Some("reject") => return Err(HandlerError::terminal("not this one")),
+        _ => {}
+    }
+    Ok(())
+}
+
 async fn run(ctx: &mut Context<'_>, sql: &'static str) -> Result<(), HandlerError> {
     // Unprepared: transaction commands as a handler would send them.
     sqlx::raw_sql(sql).execute(ctx.connection()).await?;
@@ -179,7 +212,11 @@ fn main() -> ExitCode {
         outgoing: topic("OUTGOING_TOPIC"),
     };
     let incoming = topic("INCOMING_TOPIC");
-    let projection = Projection::batch("misbehaving", 1, &[&incoming], Gate::None, handler);
+    let (name, topics) = ("misbehaving", [&*incoming]);
+    let projection = match std::env::var("KIND").as_deref() {
+        Ok("event") => Projection::event(name, 1, &topics, Gate::None, OneByOne(handler)),
+        _ => Projection::batch(name, 1, &topics, Gate::None, handler),
+    };
     let on_failure = match std::env::var("ON_FAILURE").as_deref() {
         Ok("park") => OnFailure::Park,
         _ => OnFailure::Halt,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::column::Column;
-use super::handler::{BatchHandler, Erased, Handler};
+use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
 use crate::engine::Class;
 
 /// Where a value stands in a record.
@@ -200,6 +200,17 @@ impl Projection {
         handler: impl BatchHandler,
     ) -> Self {
         Self::with_handler(name, version, topics, gate, Arc::new(Erased(handler)))
+    }
+
+    /// A projection whose handler gets the admitted events one at a time; the rest is as for [`batch`](Self::batch).
+    pub fn event(
+        name: &str,
+        version: u32,
+        topics: &[&str],
+        gate: Gate,
+        handler: impl EventHandler,
+    ) -> Self {
+        Self::with_handler(name, version, topics, gate, Arc::new(OneByOne(handler)))
     }
 
     pub(crate) fn with_handler(
@@ -457,7 +468,7 @@ impl Projection {
             add(
                 "gate",
                 format!("gate `{gate}` needs {}", missing.join(" and ")),
-                "say where it stands in a record: \"key\", \"header:<name>\" or a JSON pointer such as \"/account\"",
+                SOURCE_CURE,
             );
         }
         problems
@@ -477,6 +488,9 @@ impl fmt::Display for Contradiction {
         write!(f, "{}; {}", self.what, self.cure)
     }
 }
+
+/// How to say where something stands.
+const SOURCE_CURE: &str = "say where it stands in a record: \"key\", \"header:<name>\" or a JSON pointer such as \"/account\"";
 
 /// How a topic may be named.
 pub(crate) const TOPIC_CURE: &str = "use up to 249 letters, digits, `.`, `_` and `-`";

@@ -16,7 +16,7 @@ pub use definition::{
     First, Gate, OnFailure, ParkingLimits, Projection, Source, Start, Tombstones,
 };
 pub use events::{Batch, Event};
-pub use handler::{BatchHandler, HandlerError};
+pub use handler::{BatchHandler, EventHandler, HandlerError};
 pub use registry::{Registry, RegistryError};
 
 pub(crate) use column::{ColumnData, TextColumn};

@@ -284,6 +284,60 @@ fn a_handler_that_fails_at_a_record_parks_that_record_only() {
     world.tidegate(&["verify"]).expect(0);
 }
 
+// I6: where a handler gets one event at a time, nobody has to search for the one at fault, whether it returns an
+// error, is refused by Postgres, or panics.
+#[test]
+fn an_event_at_fault_is_known_at_once_where_they_are_applied_one_by_one() {
+    check_known_at_once(
+        "event",
+        &[
+            ("panic", "panicked", "the handler panicked: out of cheese"),
+            ("reject", "rejected", "not this one"),
+            ("divide", "database", "division by zero"),
+        ],
+    );
+}
+
+/// One record at fault in the middle of each partition: all others are applied, and send their message.
+fn check_known_at_once(kind: &str, faults: &[(&str, &str, &str)]) {
+    const RECORDS: i64 = 400;
+    let partitions = i32::try_from(faults.len()).unwrap();
+    let world = World::new(partitions, "", &[]);
+    let sender = world.sender();
+    for (partition, (what, ..)) in (0..).zip(faults) {
+        for offset in 0..RECORDS {
+            let value = match offset == RECORDS / 2 {
+                true => serde_json::json!({ "do": what }).to_string(),
+                false => "{}".to_owned(),
+            };
+            let key = format!("{partition}-{}", offset % 7);
+            sender.send(partition, Some(key.as_bytes()), Some(value.as_bytes()));
+        }
+    }
+    sender.flush();
+    let process = launch(&world, partitions)
+        .env("KIND", kind)
+        .env("ON_FAILURE", "park")
+        .start();
+    world.wait_until_done(LONG);
+    for (partition, (what, reason, detail)) in (0..).zip(faults) {
+        let letters: Vec<(i64, String, String)> = world.db.rows(&format!(
+            "SELECT record_offset, reason, detail FROM tidegate.dead_letter WHERE partition = {partition} AND reason <> 'behind'"
+        ));
+        assert_eq!(letters.len(), 1, "{what}: {letters:?}");
+        assert_eq!(
+            (letters[0].0, &*letters[0].1),
+            (RECORDS / 2, *reason),
+            "{what}"
+        );
+        assert!(letters[0].2.contains(detail), "{what}: {letters:?}");
+    }
+    // Once in the batch that has it, and once alone.
+    let failures = process.log().matches("a record is refused").count();
+    assert!(failures <= 2 * faults.len(), "{failures}");
+    world.tidegate(&["verify"]).expect(0);
+}
+
 fn start(world: &World, writers: i32) -> Process {
     launch(world, writers).start()
 }
