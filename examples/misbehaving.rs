@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sqlx::Connection as _;
+use sqlx::types::Json;
 use tidegate::projection::{
-    Batch, BatchHandler, Context, Event, EventHandler, Gate, HandlerError, Message, OnFailure,
-    Projection, Registry,
+    Batch, BatchHandler, Columns, Context, Event, EventHandler, Fold, Gate, HandlerError, Message,
+    Messages, OnFailure, Projection, Registry, Source, State,
 };
 
 static HAS_WAITED: AtomicBool = AtomicBool::new(false);
 
-const SETUP: &str = "CREATE TABLE effect (part integer NOT NULL, record_offset bigint NOT NULL)";
+const SETUP: &str = "
+    CREATE TABLE effect (part integer NOT NULL, record_offset bigint NOT NULL);
+    CREATE TABLE seen (entity text PRIMARY KEY, events bigint NOT NULL, last text, places jsonb NOT NULL)";
 
 #[derive(Deserialize)]
 struct Order {
@@ -174,6 +177,52 @@ impl EventHandler for OneByOne {
     }
 }
 
+/// The same as a fold, which keeps what it has seen of an entity.
+struct Folding(Misbehaving);
+
+#[derive(Default, sqlx::FromRow)]
+struct Seen {
+    events: i64,
+    last: Option<String>,
+    #[sqlx(json)]
+    places: Vec<(i32, i64)>,
+}
+
+impl State for Seen {
+    const TABLE: &'static str = "seen";
+    const KEY: &'static str = "entity";
+
+    fn columns(columns: &mut Columns<'_, Self>) {
+        columns.column("events", |seen| seen.events);
+        columns.column("last", |seen| seen.last.as_deref());
+        columns.column("places", |seen| Json(&seen.places));
+    }
+}
+
+impl Fold for Folding {
+    type State = Seen;
+
+    fn fold(
+        &self,
+        state: Option<Seen>,
+        event: &Event<'_>,
+        messages: &mut Messages,
+    ) -> Result<Option<Seen>, HandlerError> {
+        messages.emit("copy", self.0.copy(event));
+        let order: Order = event.json()?;
+        at_fault(order.what.as_deref())?;
+        if order.what.as_deref() == Some("forget") {
+            return Ok(None);
+        }
+        let mut seen = state.unwrap_or_default();
+        seen.events += 1;
+        seen.last = order.what;
+        let (partition, offset) = (event.partition().partition(), event.record().offset());
+        seen.places.push((partition, offset));
+        Ok(Some(seen))
+    }
+}
+
 fn at_fault(what: Option<&str>) -> Result<(), HandlerError> {
     match what {
         Some("panic") => panics(),
@@ -214,6 +263,9 @@ fn main() -> ExitCode {
     let incoming = topic("INCOMING_TOPIC");
     let (name, topics) = ("misbehaving", [&*incoming]);
     let projection = match std::env::var("KIND").as_deref() {
+        Ok("fold") => {
+            Projection::fold(name, 1, &topics, Gate::None, Folding(handler)).entity(Source::Key)
+        }
         Ok("event") => Projection::event(name, 1, &topics, Gate::None, OneByOne(handler)),
         _ => Projection::batch(name, 1, &topics, Gate::None, handler),
     };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::column::Column;
+use super::fold::{Fold, Folded};
 use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
 use crate::engine::Class;
 
@@ -211,6 +212,12 @@ impl Projection {
         handler: impl EventHandler,
     ) -> Self {
         Self::with_handler(name, version, topics, gate, Arc::new(OneByOne(handler)))
+    }
+
+    /// A projection that keeps a state for each entity and folds the admitted events into it; the rest is as for
+    /// [`batch`](Self::batch). It needs [`entity`](Self::entity), whatever its gate.
+    pub fn fold(name: &str, version: u32, topics: &[&str], gate: Gate, fold: impl Fold) -> Self {
+        Self::with_handler(name, version, topics, gate, Arc::new(Folded::new(fold)))
     }
 
     pub(crate) fn with_handler(
@@ -455,6 +462,13 @@ impl Projection {
                     "remove one of the two",
                 );
             }
+        }
+        if self.handler.keeps_states() && self.gate == Gate::None && self.entity.is_none() {
+            add(
+                "entity",
+                "a fold keeps a state for each entity, and needs `entity`".to_owned(),
+                SOURCE_CURE,
+            );
         }
         let needed = [("entity", &self.entity), ("sequence", &self.sequence)];
         let missing = needed.iter().filter(|(_, source)| source.is_none());

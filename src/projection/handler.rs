@@ -78,6 +78,12 @@ pub(crate) trait Handler: Send + Sync {
         false
     }
 
+    /// Whether it keeps a state for each entity, which it reads and writes back: then there must be entities, and
+    /// they are locked also where there is no gate.
+    fn keeps_states(&self) -> bool {
+        false
+    }
+
     fn apply<'a>(
         &'a self,
         ctx: &'a mut Context<'_>,
