@@ -1,7 +1,7 @@
 //! Everything that a handler must not do. For the tests only: see `tests/it/handlers.rs`.
 //!
 //! The handler writes an effect and emits a message for every record. Where a record's value is
-//! `{"do": ".."}` it then misbehaves in the way that the value names.
+//! `{"do": ".."}` it then misbehaves in the way that the value names. `KIND` says which kind of handler it is.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sqlx::Connection as _;
+use sqlx::types::Json;
 use tidegate::projection::{
-    Batch, BatchHandler, Context, Event, Gate, HandlerError, Message, OnFailure, Projection,
-    Registry,
+    Batch, BatchHandler, Columns, Context, Event, EventHandler, Fold, Gate, HandlerError, Message,
+    Messages, OnFailure, Projection, Registry, Source, State,
 };
 
 static HAS_WAITED: AtomicBool = AtomicBool::new(false);
 
-const SETUP: &str = "CREATE TABLE effect (part integer NOT NULL, record_offset bigint NOT NULL)";
+const SETUP: &str = "
+    CREATE TABLE effect (part integer NOT NULL, record_offset bigint NOT NULL);
+    CREATE TABLE seen (entity text PRIMARY KEY, events bigint NOT NULL, last text, places jsonb NOT NULL)";
 
 #[derive(Deserialize)]
 struct Order {
@@ -28,6 +31,16 @@ struct Misbehaving {
     outgoing: String,
 }
 
+impl Misbehaving {
+    fn copy(&self, event: &Event<'_>) -> Message {
+        Message {
+            topic: self.outgoing.clone(),
+            payload: event.record().value().map(<[u8]>::to_vec),
+            ..Message::default()
+        }
+    }
+}
+
 impl BatchHandler for Misbehaving {
     async fn apply(&self, ctx: &mut Context<'_>, batch: &Batch<'_>) -> Result<(), HandlerError> {
         for event in batch.iter() {
@@ -36,12 +49,7 @@ impl BatchHandler for Misbehaving {
                 .bind(event.record().offset())
                 .execute(ctx.connection())
                 .await?;
-            let message = Message {
-                topic: self.outgoing.clone(),
-                payload: event.record().value().map(<[u8]>::to_vec),
-                ..Message::default()
-            };
-            ctx.emit(&event, "copy", message)?;
+            ctx.emit(&event, "copy", self.copy(&event))?;
             let order: Order = event.json()?;
             match order.what.as_deref() {
                 None => {}
@@ -150,6 +158,80 @@ impl Misbehaving {
     }
 }
 
+/// The same, event by event; what it can do wrong is what a record can be at fault for.
+struct OneByOne(Misbehaving);
+
+impl EventHandler for OneByOne {
+    async fn apply(&self, ctx: &mut Context<'_>, event: &Event<'_>) -> Result<(), HandlerError> {
+        sqlx::query("INSERT INTO effect VALUES ($1, $2)")
+            .bind(event.partition().partition())
+            .bind(event.record().offset())
+            .execute(ctx.connection())
+            .await?;
+        ctx.emit(event, "copy", self.0.copy(event))?;
+        let order: Order = event.json()?;
+        match order.what.as_deref() {
+            Some("divide") => run(ctx, "SELECT 1 / 0").await,
+            what => at_fault(what),
+        }
+    }
+}
+
+/// The same as a fold, which keeps what it has seen of an entity.
+struct Folding(Misbehaving);
+
+#[derive(Default, sqlx::FromRow)]
+struct Seen {
+    events: i64,
+    last: Option<String>,
+    #[sqlx(json)]
+    places: Vec<(i32, i64)>,
+}
+
+impl State for Seen {
+    const TABLE: &'static str = "seen";
+    const KEY: &'static str = "entity";
+
+    fn columns(columns: &mut Columns<'_, Self>) {
+        columns.column("events", |seen| seen.events);
+        columns.column("last", |seen| seen.last.as_deref());
+        columns.column("places", |seen| Json(&seen.places));
+    }
+}
+
+impl Fold for Folding {
+    type State = Seen;
+
+    fn fold(
+        &self,
+        state: Option<Seen>,
+        event: &Event<'_>,
+        messages: &mut Messages,
+    ) -> Result<Option<Seen>, HandlerError> {
+        messages.emit("copy", self.0.copy(event));
+        let order: Order = event.json()?;
+        at_fault(order.what.as_deref())?;
+        if order.what.as_deref() == Some("forget") {
+            return Ok(None);
+        }
+        let mut seen = state.unwrap_or_default();
+        seen.events += 1;
+        seen.last = order.what;
+        let (partition, offset) = (event.partition().partition(), event.record().offset());
+        seen.places.push((partition, offset));
+        Ok(Some(seen))
+    }
+}
+
+fn at_fault(what: Option<&str>) -> Result<(), HandlerError> {
+    match what {
+        Some("panic") => panics(),
+        Some("reject") => return Err(HandlerError::terminal("not this one")),
+        _ => {}
+    }
+    Ok(())
+}
+
 async fn run(ctx: &mut Context<'_>, sql: &'static str) -> Result<(), HandlerError> {
     // Unprepared: transaction commands as a handler would send them.
     sqlx::raw_sql(sql).execute(ctx.connection()).await?;
@@ -179,7 +261,14 @@ fn main() -> ExitCode {
         outgoing: topic("OUTGOING_TOPIC"),
     };
     let incoming = topic("INCOMING_TOPIC");
-    let projection = Projection::batch("misbehaving", 1, &[&incoming], Gate::None, handler);
+    let (name, topics) = ("misbehaving", [&*incoming]);
+    let projection = match std::env::var("KIND").as_deref() {
+        Ok("fold") => {
+            Projection::fold(name, 1, &topics, Gate::None, Folding(handler)).entity(Source::Key)
+        }
+        Ok("event") => Projection::event(name, 1, &topics, Gate::None, OneByOne(handler)),
+        _ => Projection::batch(name, 1, &topics, Gate::None, handler),
+    };
     let on_failure = match std::env::var("ON_FAILURE").as_deref() {
         Ok("park") => OnFailure::Park,
         _ => OnFailure::Halt,

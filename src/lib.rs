@@ -3,9 +3,9 @@
 //! A consumer group stores the effects of events and its positions in Postgres in one transaction,
 //! drops stale events with per-entity sequence gates, and sends downstream messages through an outbox.
 //!
-//! Projections are written in SQL, in a configuration file, for the `tidegate` binary; or in Rust,
-//! with [`projection::BatchHandler`], and handed to [`cli::main`], which gives your own binary the
-//! same commands:
+//! Projections are written in SQL, in a configuration file, for the `tidegate` binary; or in Rust, as a
+//! [`projection::Fold`], [`projection::BatchHandler`] or [`projection::EventHandler`], and handed to
+//! [`cli::main`], which gives your own binary the same commands:
 //!
 //! ```no_run
 //! use std::process::ExitCode;

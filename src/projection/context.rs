@@ -65,6 +65,8 @@ impl fmt::Display for Savepoint {
 /// A handler's view of the one transaction.
 pub struct Context<'c> {
     connection: &'c mut PgConnection,
+    /// The event that is being applied, where they are applied one by one.
+    at: Option<Ref>,
     emitted: Vec<Emitted>,
     savepoints: u64,
     counts: HashMap<Ref, Vec<(String, i32)>>,
@@ -74,6 +76,7 @@ impl<'c> Context<'c> {
     pub(crate) fn new(connection: &'c mut PgConnection) -> Self {
         Self {
             connection,
+            at: None,
             emitted: Vec::new(),
             savepoints: 0,
             counts: HashMap::new(),
@@ -211,6 +214,16 @@ impl<'c> Context<'c> {
             message,
         });
         Ok(())
+    }
+
+    /// From here on, what goes wrong is this event's fault; with none, that of any of the batch.
+    pub(crate) fn attribute_to(&mut self, event: Option<Ref>) {
+        self.at = event;
+    }
+
+    /// Whose fault it is, if something has gone wrong.
+    pub(crate) fn at(&self) -> Option<Ref> {
+        self.at
     }
 
     /// The messages, in the order in which batches of one record would have emitted them.

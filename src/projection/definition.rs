@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::column::Column;
-use super::handler::{BatchHandler, Erased, Handler};
+use super::fold::{Fold, Folded};
+use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
 use crate::engine::Class;
 
 /// Where a value stands in a record.
@@ -200,6 +201,23 @@ impl Projection {
         handler: impl BatchHandler,
     ) -> Self {
         Self::with_handler(name, version, topics, gate, Arc::new(Erased(handler)))
+    }
+
+    /// A projection whose handler gets the admitted events one at a time; the rest is as for [`batch`](Self::batch).
+    pub fn event(
+        name: &str,
+        version: u32,
+        topics: &[&str],
+        gate: Gate,
+        handler: impl EventHandler,
+    ) -> Self {
+        Self::with_handler(name, version, topics, gate, Arc::new(OneByOne(handler)))
+    }
+
+    /// A projection that keeps a state for each entity and folds the admitted events into it; the rest is as for
+    /// [`batch`](Self::batch). It needs [`entity`](Self::entity), whatever its gate.
+    pub fn fold(name: &str, version: u32, topics: &[&str], gate: Gate, fold: impl Fold) -> Self {
+        Self::with_handler(name, version, topics, gate, Arc::new(Folded::new(fold)))
     }
 
     pub(crate) fn with_handler(
@@ -445,6 +463,13 @@ impl Projection {
                 );
             }
         }
+        if self.handler.keeps_states() && self.gate == Gate::None && self.entity.is_none() {
+            add(
+                "entity",
+                "a fold keeps a state for each entity, and needs `entity`".to_owned(),
+                SOURCE_CURE,
+            );
+        }
         let needed = [("entity", &self.entity), ("sequence", &self.sequence)];
         let missing = needed.iter().filter(|(_, source)| source.is_none());
         let missing: Vec<String> = missing.map(|(name, _)| format!("`{name}`")).collect();
@@ -457,7 +482,7 @@ impl Projection {
             add(
                 "gate",
                 format!("gate `{gate}` needs {}", missing.join(" and ")),
-                "say where it stands in a record: \"key\", \"header:<name>\" or a JSON pointer such as \"/account\"",
+                SOURCE_CURE,
             );
         }
         problems
@@ -477,6 +502,9 @@ impl fmt::Display for Contradiction {
         write!(f, "{}; {}", self.what, self.cure)
     }
 }
+
+/// How to say where something stands.
+const SOURCE_CURE: &str = "say where it stands in a record: \"key\", \"header:<name>\" or a JSON pointer such as \"/account\"";
 
 /// How a topic may be named.
 pub(crate) const TOPIC_CURE: &str = "use up to 249 letters, digits, `.`, `_` and `-`";

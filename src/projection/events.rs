@@ -141,7 +141,7 @@ pub struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    fn new(events: &'a Events<'a>, reference: Ref) -> Self {
+    pub(super) fn new(events: &'a Events<'a>, reference: Ref) -> Self {
         Self { events, reference }
     }
 

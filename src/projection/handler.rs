@@ -38,6 +38,36 @@ pub trait BatchHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 }
 
+/// Applies the admitted events one at a time, in the order of their partition, in the transaction of their batch.
+///
+/// The simplest kind, and the slowest: each event costs its own round trips. An event that fails is known at
+/// once, and need not be searched for.
+///
+/// ```
+/// # use tidegate::projection::{Context, Event, EventHandler, HandlerError};
+/// struct EventCount;
+///
+/// impl EventHandler for EventCount {
+///     async fn apply(&self, ctx: &mut Context<'_>, event: &Event<'_>) -> Result<(), HandlerError> {
+///         sqlx::query("UPDATE event_count SET count = count + 1 WHERE topic = $1")
+///             .bind(event.partition().topic())
+///             .execute(ctx.connection())
+///             .await?;
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait EventHandler: Send + Sync + 'static {
+    /// Writes what the event means. It commits with the rest of its batch and the position, or nothing does.
+    ///
+    /// Called again with the same event after a failure of another one: keep no state that outlives the call.
+    fn apply(
+        &self,
+        ctx: &mut Context<'_>,
+        event: &Event<'_>,
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send;
+}
+
 /// Any kind of handler, as the runtime calls it.
 pub(crate) trait Handler: Send + Sync {
     /// Whether the handler may look at records themselves, and so at their headers.
@@ -45,6 +75,12 @@ pub(crate) trait Handler: Send + Sync {
 
     /// Whether its statements are so plain that planning them anew for each batch buys nothing.
     fn any_plan_will_do(&self) -> bool {
+        false
+    }
+
+    /// Whether it keeps a state for each entity, which it reads and writes back: then there must be entities, and
+    /// they are locked also where there is no gate.
+    fn keeps_states(&self) -> bool {
         false
     }
 
@@ -69,6 +105,35 @@ impl<H: BatchHandler> Handler for Erased<H> {
         batch: &'a Batch<'_>,
     ) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(self.0.apply(ctx, batch))
+    }
+}
+
+/// An [`EventHandler`] behind a pointer.
+pub(crate) struct OneByOne<H>(pub(crate) H);
+
+impl<H: EventHandler> Handler for OneByOne<H> {
+    fn sees_records(&self) -> bool {
+        true
+    }
+
+    /// A statement has one event, however many the batch has.
+    fn any_plan_will_do(&self) -> bool {
+        true
+    }
+
+    fn apply<'a>(
+        &'a self,
+        ctx: &'a mut Context<'_>,
+        batch: &'a Batch<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(async move {
+            for event in batch.iter() {
+                ctx.attribute_to(Some(event.reference));
+                self.0.apply(ctx, &event).await?;
+            }
+            ctx.attribute_to(None);
+            Ok(())
+        })
     }
 }
 
@@ -112,6 +177,12 @@ impl HandlerError {
     #[must_use]
     pub fn at(self, event: &Event<'_>) -> Self {
         self.at_ref(event.reference)
+    }
+
+    /// The same for one that names none, if it is known whose fault it is.
+    pub(crate) fn or_at(self, event: Option<Ref>) -> Self {
+        let at = self.at.or(event);
+        Self { at, ..self }
     }
 
     /// Says where it happened.

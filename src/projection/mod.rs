@@ -7,6 +7,7 @@ mod column;
 mod context;
 mod definition;
 mod events;
+mod fold;
 mod handler;
 mod registry;
 
@@ -16,7 +17,8 @@ pub use definition::{
     First, Gate, OnFailure, ParkingLimits, Projection, Source, Start, Tombstones,
 };
 pub use events::{Batch, Event};
-pub use handler::{BatchHandler, HandlerError};
+pub use fold::{Columns, Fold, Messages, State};
+pub use handler::{BatchHandler, EventHandler, HandlerError};
 pub use registry::{Registry, RegistryError};
 
 pub(crate) use column::{ColumnData, TextColumn};

@@ -3,7 +3,7 @@
 //! The questions are one statement each, in the order of locks: gate rows sorted, then inbox ids
 //! sorted. The decisions are `engine::gate`'s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use sqlx::PgConnection;
 
@@ -64,7 +64,10 @@ pub(super) async fn admit(
         match projection.gate {
             Gate::Newest => newest(connection, events, &groups, &mut admitted).await?,
             Gate::Next { first } => next(connection, first, events, &groups, &mut admitted).await?,
-            Gate::None => none(connection, events, &groups, &mut admitted).await?,
+            Gate::None => {
+                let lock_all = projection.handler.keeps_states();
+                none(connection, lock_all, events, &groups, &mut admitted).await?;
+            }
         }
     }
     if projection.event_id.is_some() {
@@ -177,18 +180,23 @@ async fn newest(
     .await
 }
 
-/// Without a gate there are rows for entities with parked records only.
+/// Without a gate there are rows for entities with parked records, and for those whose states must not be read by two
+/// writers at once.
 async fn none(
     connection: &mut PgConnection,
+    lock_all: bool,
     events: &Events<'_>,
     groups: &[Group<'_>],
     admitted: &mut Admitted,
 ) -> Result<(), Failure> {
     let entities: Vec<&str> = groups.iter().map(|group| group.entity).collect();
-    let parked = store::gate::parked(connection, &entities).await?;
+    let parked = match lock_all {
+        true => HashSet::new(),
+        false => store::gate::parked(connection, &entities).await?,
+    };
     let slow: Vec<&Group<'_>> = groups
         .iter()
-        .filter(|group| parked.contains(group.entity) || is_slow(group, events))
+        .filter(|group| lock_all || parked.contains(group.entity) || is_slow(group, events))
         .collect();
     one_by_one(
         connection,

@@ -349,7 +349,8 @@ async fn in_transaction(
     })
 }
 
-/// Runs the handler on what was admitted. A panic is an error of the batch.
+/// Runs the handler on what was admitted. An error or a panic is that of the event at hand, where the handler
+/// takes them one by one; else of the batch.
 pub(super) async fn effects(
     connection: &mut PgConnection,
     projection: &Projection,
@@ -375,11 +376,11 @@ pub(super) async fn effects(
         .await;
     match handled {
         Ok(Ok(())) => Ok(context.into_emitted()),
-        Ok(Err(error)) => Err(failure_of(projection, error)),
+        Ok(Err(error)) => Err(failure_of(projection, error.or_at(context.at()))),
         Err(panic) => {
             let why = format!("the handler panicked: {}", panic_text(&*panic));
             Err(Failure::rejected(
-                None,
+                context.at(),
                 Rejection::new(Reason::Panicked, why),
             ))
         }

@@ -284,6 +284,153 @@ fn a_handler_that_fails_at_a_record_parks_that_record_only() {
     world.tidegate(&["verify"]).expect(0);
 }
 
+// I6: where a handler gets one event at a time, nobody has to search for the one at fault, whether it returns an
+// error, is refused by Postgres, or panics.
+#[test]
+fn an_event_at_fault_is_known_at_once_where_they_are_applied_one_by_one() {
+    check_known_at_once(
+        "event",
+        &[
+            ("panic", "panicked", "the handler panicked: out of cheese"),
+            ("reject", "rejected", "not this one"),
+            ("divide", "database", "division by zero"),
+        ],
+    );
+}
+
+// I6: the same for a fold, which goes by entity.
+#[test]
+fn an_event_at_fault_is_known_at_once_where_it_is_folded() {
+    check_known_at_once(
+        "fold",
+        &[
+            ("panic", "panicked", "the handler panicked: out of cheese"),
+            ("reject", "rejected", "not this one"),
+        ],
+    );
+}
+
+// I1: two writers that meet at an entity whose events are in several partitions read its state one after the other,
+// although there is no gate.
+#[test]
+fn a_state_is_read_and_written_by_one_writer_at_a_time() {
+    const PARTITIONS: i32 = 3;
+    const RECORDS: i64 = 400;
+    let world = World::new(PARTITIONS, "", &[]);
+    let sender = world.sender();
+    for offset in 0..RECORDS {
+        for partition in 0..PARTITIONS {
+            let key = format!("k-{}", offset % 3);
+            sender.send(partition, Some(key.as_bytes()), Some(b"{}"));
+        }
+    }
+    sender.flush();
+    let _process = launch(&world, PARTITIONS)
+        .env("KIND", "fold")
+        .batch_records_max(4)
+        .start();
+    world.wait_until_done(LONG);
+    let mut seen: Vec<(i32, i64)> = world.db.rows(
+        "SELECT (place->>0)::int, (place->>1)::bigint FROM misbehaving.seen, jsonb_array_elements(places) AS place",
+    );
+    seen.sort_unstable();
+    let place = |partition| (0..RECORDS).map(move |offset| (partition, offset));
+    let expected: Vec<(i32, i64)> = (0..PARTITIONS).flat_map(place).collect();
+    assert!(seen == expected, "{} of {}", seen.len(), expected.len());
+    let events: i64 = world
+        .db
+        .one("SELECT sum(events)::bigint FROM misbehaving.seen");
+    assert_eq!(events, RECORDS * i64::from(PARTITIONS));
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I1: a fold's row appears, changes and goes with its events, however they are cut.
+#[test]
+fn a_state_that_is_forgotten_begins_anew() {
+    for size in [1, 100] {
+        let world = World::new(1, "", &[]);
+        let sender = world.sender();
+        let events = [
+            ("a", "{}"),
+            ("b", r#"{"do": "x"}"#),
+            ("a", r#"{"do": "forget"}"#),
+            ("c", r#"{"do": "forget"}"#),
+            ("b", r#"{"do": "y\"y"}"#),
+            ("d", "{}"),
+            ("d", r#"{"do": "forget"}"#),
+            ("d", r#"{"do": "z"}"#),
+            ("b", "{}"),
+        ];
+        for (key, value) in events {
+            sender.send(0, Some(key.as_bytes()), Some(value.as_bytes()));
+        }
+        sender.flush();
+        let _process = launch(&world, 1)
+            .env("KIND", "fold")
+            .batch_records_max(size)
+            .start();
+        world.wait_until_done(LONG);
+        let seen: Vec<(String, i64, Option<String>, String)> = world.db.rows(
+            "SELECT entity, events, last, places::text FROM misbehaving.seen ORDER BY entity",
+        );
+        let row = |entity: &str, events, last: Option<&str>, places: &str| {
+            (
+                entity.to_owned(),
+                events,
+                last.map(str::to_owned),
+                places.to_owned(),
+            )
+        };
+        let expected = [
+            row("b", 3, None, "[[0, 1], [0, 4], [0, 8]]"),
+            row("d", 1, Some("z"), "[[0, 7]]"),
+        ];
+        assert_eq!(seen, expected);
+        let stream = format!("misbehaving/{}/0", world.incoming());
+        assert_eq!(world.outbox_sizes(), BTreeMap::from([(stream, 9)]));
+    }
+}
+
+/// One record at fault in the middle of each partition: all others are applied, and send their message.
+fn check_known_at_once(kind: &str, faults: &[(&str, &str, &str)]) {
+    const RECORDS: i64 = 400;
+    let partitions = i32::try_from(faults.len()).unwrap();
+    let world = World::new(partitions, "", &[]);
+    let sender = world.sender();
+    for (partition, (what, ..)) in (0..).zip(faults) {
+        for offset in 0..RECORDS {
+            let value = match offset == RECORDS / 2 {
+                true => serde_json::json!({ "do": what }).to_string(),
+                false => "{}".to_owned(),
+            };
+            let key = format!("{partition}-{}", offset % 7);
+            sender.send(partition, Some(key.as_bytes()), Some(value.as_bytes()));
+        }
+    }
+    sender.flush();
+    let process = launch(&world, partitions)
+        .env("KIND", kind)
+        .env("ON_FAILURE", "park")
+        .start();
+    world.wait_until_done(LONG);
+    for (partition, (what, reason, detail)) in (0..).zip(faults) {
+        let letters: Vec<(i64, String, String)> = world.db.rows(&format!(
+            "SELECT record_offset, reason, detail FROM tidegate.dead_letter WHERE partition = {partition} AND reason <> 'behind'"
+        ));
+        assert_eq!(letters.len(), 1, "{what}: {letters:?}");
+        assert_eq!(
+            (letters[0].0, &*letters[0].1),
+            (RECORDS / 2, *reason),
+            "{what}"
+        );
+        assert!(letters[0].2.contains(detail), "{what}: {letters:?}");
+    }
+    // Once in the batch that has it, and once alone.
+    let failures = process.log().matches("a record is refused").count();
+    assert!(failures <= 2 * faults.len(), "{failures}");
+    world.tidegate(&["verify"]).expect(0);
+}
+
 fn start(world: &World, writers: i32) -> Process {
     launch(world, writers).start()
 }

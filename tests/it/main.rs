@@ -31,6 +31,7 @@ mod gate;
 mod group;
 mod handlers;
 mod history;
+mod kinds;
 mod log_shape;
 mod outage;
 mod outbox;

@@ -1,0 +1,408 @@
+//! Folds: a projection as a pure function of one entity's state and an event.
+//!
+//! The states of a batch's entities are loaded in one statement, folded in memory, entity by entity, and written
+//! in one more; a third one deletes those that are gone. Nobody else can have read a state and not yet written it:
+//! the entities' gate rows are locked before the states are read, also where there is no gate.
+//!
+//! There is deliberately neither a connection nor an `async` in a fold: what it may know is the state and the event.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArguments, PgHasArrayType, PgRow};
+use sqlx::{Arguments as _, AssertSqlSafe, Encode, FromRow, Postgres, Row as _, Type};
+
+use super::context::{Context, Message};
+use super::events::{Batch, Event, Ref};
+use super::handler::{Handler, HandlerError};
+use crate::engine::Class;
+
+/// Applies events by folding them into the state of their entity.
+///
+/// ```
+/// # use serde::Deserialize;
+/// # use tidegate::projection::{Columns, Event, Fold, HandlerError, Messages, State};
+/// #[derive(Default, sqlx::FromRow)]
+/// struct Balance {
+///     amount: i64,
+/// }
+///
+/// impl State for Balance {
+///     const TABLE: &'static str = "balance"; // CREATE TABLE balance (account text PRIMARY KEY, amount bigint NOT NULL)
+///     const KEY: &'static str = "account";
+///
+///     fn columns(columns: &mut Columns<'_, Self>) {
+///         columns.column("amount", |balance| balance.amount);
+///     }
+/// }
+///
+/// #[derive(Deserialize)]
+/// struct Entry {
+///     amount: i64,
+/// }
+///
+/// struct Balances;
+///
+/// impl Fold for Balances {
+///     type State = Balance;
+///
+///     fn fold(
+///         &self,
+///         state: Option<Balance>,
+///         event: &Event<'_>,
+///         _messages: &mut Messages,
+///     ) -> Result<Option<Balance>, HandlerError> {
+///         let entry: Entry = event.json()?;
+///         let mut balance = state.unwrap_or_default();
+///         balance.amount += entry.amount;
+///         Ok(Some(balance))
+///     }
+/// }
+/// ```
+pub trait Fold: Send + Sync + 'static {
+    /// What is kept of an entity.
+    type State: State;
+
+    /// The state after an event; none if there is none before, or is to be none after it.
+    ///
+    /// An error or a panic is this event's fault. Called again with the same state and event after a failure of
+    /// another one: a fold that reads a clock or draws a number gives other tables at every rebuild.
+    fn fold(
+        &self,
+        state: Option<Self::State>,
+        event: &Event<'_>,
+        messages: &mut Messages,
+    ) -> Result<Option<Self::State>, HandlerError>;
+}
+
+/// What is kept of an entity: a row of a table that the projection's setup creates.
+///
+/// It is read by [`FromRow`], by the names of its fields, and written by [`columns`](Self::columns), so the two must
+/// name the same columns. For a state that is a document, one `jsonb` column will do: `#[sqlx(json)]` on the field, and
+/// [`sqlx::types::Json`] around the value.
+pub trait State: for<'r> FromRow<'r, PgRow> + Send + 'static {
+    /// The table, in the projection's schema.
+    const TABLE: &'static str;
+    /// Its primary key, of type `text`: the entity. No other type will do, since two entities that are
+    /// one key, such as an upper-case and a lower-case UUID, would be two states of one row.
+    const KEY: &'static str;
+
+    /// Names every other column, with its value.
+    fn columns(columns: &mut Columns<'_, Self>);
+}
+
+/// Takes in the columns of a [`State`].
+pub struct Columns<'s, S> {
+    states: &'s [S],
+    names: Vec<&'static str>,
+    /// One array for each column.
+    arguments: PgArguments,
+    failed: Option<BoxDynError>,
+}
+
+impl<'s, S> Columns<'s, S> {
+    fn new(states: &'s [S]) -> Self {
+        Self {
+            states,
+            names: Vec::new(),
+            arguments: PgArguments::default(),
+            failed: None,
+        }
+    }
+
+    /// A column, and its value in a state. The value's type says which type the column has.
+    pub fn column<T>(&mut self, name: &'static str, value: impl Fn(&'s S) -> T)
+    where
+        T: Encode<'s, Postgres> + Type<Postgres> + PgHasArrayType,
+    {
+        self.names.push(name);
+        let values: Vec<T> = self.states.iter().map(value).collect();
+        self.push(values);
+    }
+
+    fn push<'q, T>(&mut self, values: Vec<T>)
+    where
+        T: Encode<'q, Postgres> + Type<Postgres> + PgHasArrayType,
+    {
+        if let Err(error) = self.arguments.add(values) {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+/// The messages of one event.
+///
+/// They leave in the event's name, if its batch commits, under the rules of [`Context::emit`].
+#[derive(Clone, Debug, Default)]
+pub struct Messages {
+    emitted: Vec<(String, Message)>,
+}
+
+impl Messages {
+    /// Puts a message in the outbox. `name` distinguishes the messages that one event may cause.
+    pub fn emit(&mut self, name: &str, message: Message) {
+        self.emitted.push((name.to_owned(), message));
+    }
+}
+
+/// A [`Fold`] behind a pointer, with its statements.
+pub(crate) struct Folded<F> {
+    fold: F,
+    load: Arc<str>,
+    store: Arc<str>,
+    delete: Arc<str>,
+}
+
+/// What a batch has made of its entities' states; entities sorted.
+struct Changes<'e, S> {
+    kept: Vec<&'e str>,
+    states: Vec<S>,
+    gone: Vec<&'e str>,
+}
+
+impl<F: Fold> Folded<F> {
+    pub(crate) fn new(fold: F) -> Self {
+        let mut columns = Columns::<F::State>::new(&[]);
+        F::State::columns(&mut columns);
+        let (table, key) = (quoted(F::State::TABLE), quoted(F::State::KEY));
+        let (mut listed, mut arrays, mut set) = (key.clone(), "unnest($1)".to_owned(), Vec::new());
+        for (number, name) in (2..).zip(columns.names) {
+            let name = quoted(name);
+            let _ = write!(listed, ", {name}");
+            let _ = write!(arrays, ", unnest(${number})");
+            set.push(format!("{name} = excluded.{name}"));
+        }
+        let met = match set.is_empty() {
+            true => "NOTHING".to_owned(),
+            false => format!("UPDATE SET {}", set.join(", ")),
+        };
+        Self {
+            fold,
+            load: format!("SELECT {listed} FROM {table} WHERE {key} = ANY ($1)").into(),
+            store: format!(
+                "INSERT INTO {table} ({listed}) SELECT {arrays} ON CONFLICT ({key}) DO {met}"
+            )
+            .into(),
+            delete: format!("DELETE FROM {table} WHERE {key} = ANY ($1)").into(),
+        }
+    }
+
+    async fn apply_batch(
+        &self,
+        ctx: &mut Context<'_>,
+        batch: &Batch<'_>,
+    ) -> Result<(), HandlerError> {
+        let events = batch.events;
+        let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
+        let first = |refs: &[Ref]| events.entity(refs[0]);
+        let entities: Vec<&str> = batch.by_entity.chunk_by(same).map(first).collect();
+        let loaded = sqlx::query(AssertSqlSafe(Arc::clone(&self.load)))
+            .bind(&entities)
+            .fetch_all(ctx.connection())
+            .await
+            .map_err(|error| failed("loading states", error))?;
+        let Changes { kept, states, gone } = self.fold_all(ctx, batch, &loaded)?;
+        drop(loaded);
+        if !gone.is_empty() {
+            sqlx::query(AssertSqlSafe(Arc::clone(&self.delete)))
+                .bind(&gone)
+                .execute(ctx.connection())
+                .await
+                .map_err(|error| failed("deleting states", error))?;
+        }
+        if !kept.is_empty() {
+            let arguments = arguments(kept, states)?;
+            sqlx::query_with(AssertSqlSafe(Arc::clone(&self.store)), arguments)
+                .execute(ctx.connection())
+                .await
+                .map_err(|error| failed("writing states", error))?;
+        }
+        Ok(())
+    }
+
+    /// Folds each entity's events, in their order, into its state.
+    fn fold_all<'e>(
+        &self,
+        ctx: &mut Context<'_>,
+        batch: &Batch<'e>,
+        loaded: &[PgRow],
+    ) -> Result<Changes<'e, F::State>, HandlerError> {
+        let events = batch.events;
+        let keyed = loaded.iter().map(|row| Ok((row.try_get(0)?, row)));
+        let mut rows: Vec<(&str, &PgRow)> = keyed.collect::<sqlx::Result<_>>()?;
+        rows.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let mut rows = rows.into_iter().peekable();
+        let mut changes = Changes {
+            kept: Vec::new(),
+            states: Vec::new(),
+            gone: Vec::new(),
+        };
+        let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
+        for refs in batch.by_entity.chunk_by(same) {
+            let entity = events.entity(refs[0]);
+            let row = rows.next_if(|(key, _)| *key == entity);
+            let mut state = row
+                .map(|(_, row)| F::State::from_row(row))
+                .transpose()
+                .map_err(|error| failed("reading a state", error))?;
+            for reference in refs {
+                ctx.attribute_to(Some(*reference));
+                let mut messages = Messages::default();
+                let event = Event::new(events, *reference);
+                state = self.fold.fold(state, &event, &mut messages)?;
+                for (name, message) in messages.emitted {
+                    ctx.emit_ref(*reference, &name, message)?;
+                }
+            }
+            match state {
+                Some(state) => {
+                    changes.kept.push(entity);
+                    changes.states.push(state);
+                }
+                None if row.is_some() => changes.gone.push(entity),
+                None => {}
+            }
+        }
+        ctx.attribute_to(None);
+        match rows.next() {
+            None => Ok(changes),
+            Some((key, _)) => Err(HandlerError::new(
+                Class::Halt,
+                format!(
+                    "table `{}` has answered with `{key}`, which is no entity that it was asked for; its key `{}` must be `text`",
+                    F::State::TABLE,
+                    F::State::KEY
+                ),
+            )),
+        }
+    }
+}
+
+/// The arrays that a statement is sent with: entities, and one for each column.
+fn arguments<S: State>(entities: Vec<&str>, states: Vec<S>) -> Result<PgArguments, HandlerError> {
+    let mut columns = Columns::new(&states);
+    columns.push(entities);
+    S::columns(&mut columns);
+    match columns.failed {
+        None => Ok(columns.arguments),
+        Some(error) => Err(failed("writing states", sqlx::Error::Encode(error))),
+    }
+}
+
+fn failed(doing: &str, error: sqlx::Error) -> HandlerError {
+    HandlerError::from(error).within(doing)
+}
+
+/// A name as SQL takes it, whatever it is.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+impl<F: Fold> Handler for Folded<F> {
+    fn sees_records(&self) -> bool {
+        true
+    }
+
+    fn any_plan_will_do(&self) -> bool {
+        true
+    }
+
+    fn keeps_states(&self) -> bool {
+        true
+    }
+
+    fn apply<'a>(
+        &'a self,
+        ctx: &'a mut Context<'_>,
+        batch: &'a Batch<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        Box::pin(self.apply_batch(ctx, batch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::projection::{Gate, Projection, Source};
+
+    #[derive(sqlx::FromRow)]
+    struct Row {
+        amount: i64,
+        note: Option<String>,
+    }
+
+    impl State for Row {
+        const TABLE: &'static str = "my \"table\"";
+        const KEY: &'static str = "entity";
+
+        fn columns(columns: &mut Columns<'_, Self>) {
+            columns.column("amount", |row| row.amount);
+            columns.column("note", |row| row.note.as_deref());
+        }
+    }
+
+    #[derive(sqlx::FromRow)]
+    struct Bare {}
+
+    impl State for Bare {
+        const TABLE: &'static str = "bare";
+        const KEY: &'static str = "entity";
+
+        fn columns(_: &mut Columns<'_, Self>) {}
+    }
+
+    struct Keep<S>(std::marker::PhantomData<fn() -> S>);
+
+    impl<S: State> Fold for Keep<S> {
+        type State = S;
+
+        fn fold(
+            &self,
+            state: Option<S>,
+            _: &Event<'_>,
+            _: &mut Messages,
+        ) -> Result<Option<S>, HandlerError> {
+            Ok(state)
+        }
+    }
+
+    fn keep<S: State>() -> Keep<S> {
+        Keep(std::marker::PhantomData)
+    }
+
+    #[test]
+    fn statements_name_all_columns_once_in_one_order() {
+        let folded = Folded::new(keep::<Row>());
+        assert_eq!(
+            &*folded.load,
+            r#"SELECT "entity", "amount", "note" FROM "my ""table""" WHERE "entity" = ANY ($1)"#
+        );
+        assert_eq!(
+            &*folded.store,
+            r#"INSERT INTO "my ""table""" ("entity", "amount", "note") SELECT unnest($1), unnest($2), unnest($3) ON CONFLICT ("entity") DO UPDATE SET "amount" = excluded."amount", "note" = excluded."note""#
+        );
+        let bare = Folded::new(keep::<Bare>());
+        assert_eq!(
+            &*bare.store,
+            r#"INSERT INTO "bare" ("entity") SELECT unnest($1) ON CONFLICT ("entity") DO NOTHING"#
+        );
+    }
+
+    #[test]
+    fn a_fold_needs_an_entity_whatever_its_gate() {
+        let problems = |gate| {
+            let projection = Projection::fold("p", 1, &["t"], gate, keep::<Bare>());
+            let without: Vec<String> = projection
+                .problems()
+                .iter()
+                .map(|p| p.to_string())
+                .collect();
+            let with = projection.entity(Source::Key).sequence(Source::Key);
+            assert!(with.problems().is_empty());
+            without.len()
+        };
+        assert_eq!([Gate::None, Gate::Newest, Gate::NEXT].map(problems), [1; 3]);
+    }
+}

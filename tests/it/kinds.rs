@@ -1,0 +1,164 @@
+//! The kinds of projections do the same: SQL (`examples/ledger`), and a fold, a batch handler and an event handler
+//! (`examples/ledger_kinds.rs`).
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Expected, LONG, LogRecord, Message, World, wait_until};
+
+const KINDS: [&str; 4] = [
+    "balances",
+    "balances_folded",
+    "balances_in_batches",
+    "balances_one_by_one",
+];
+
+const PARTITIONS: i32 = 3;
+
+// I1, I4, I5, I6: over one disordered ledger, with entries that come early, again, or cannot be applied, and accounts
+// whose entries are in several partitions, all kinds have the same tables, messages and parked records.
+#[test]
+fn all_kinds_make_the_same_of_the_same_ledger() {
+    let whole = World::new(PARTITIONS, &balances(), &[("balances.sql", &setup())]);
+    produce_disordered(&whole);
+    let expected = Expected::of(whole.incoming(), &readable(&whole), |_, _| i64::MAX);
+    let overdrafts = in_any_order(contents(KINDS[0], expected.messages));
+    assert_eq!(overdrafts.len(), 3, "each partition sends some");
+    for size in [5, 1_000] {
+        let world = whole.sibling();
+        let process = world
+            .launch("a")
+            .example("ledger_kinds")
+            .env("ENTRIES_TOPIC", world.incoming())
+            .env("OVERDRAFTS_TOPIC", world.outgoing())
+            .batch_records_max(size)
+            .start();
+        world.wait_until_done(LONG);
+        wait_until(LONG, "all that is early has followed", || {
+            world.parked() == 3 * 4
+        });
+        process.stop();
+        for kind in KINDS {
+            assert_eq!(balances_of(&world, kind), expected.balances, "{kind}");
+            let messages = messages_of(&world, kind);
+            assert_eq!(messages, messages_of(&world, KINDS[0]), "{kind}");
+            assert_eq!(in_any_order(messages), overdrafts, "{kind}");
+            let parked: Vec<(String,)> = world.db.rows(&format!(
+                "SELECT entity FROM tidegate.dead_letter WHERE projection = '{kind}' AND state = 'waiting'
+                 ORDER BY partition, record_offset"
+            ));
+            let parked: Vec<String> = parked.into_iter().map(|(entity,)| entity).collect();
+            assert_eq!(parked, ["bad", "bad", "bad"], "{kind}");
+            let failed: i64 = world.db.one(&format!(
+                "SELECT count(*) FROM tidegate.dead_letter
+                 WHERE projection = '{kind}' AND reason IN ('undecodable', 'rejected')"
+            ));
+            assert_eq!(failed, 1, "{kind}: one is at fault, two wait behind it");
+        }
+        world.tidegate(&["verify"]).expect(0);
+    }
+}
+
+/// The balances of the ledger's configuration, without its turnover.
+fn balances() -> String {
+    let config = example("tidegate.toml");
+    let from = config.find("[projections.balances]").unwrap();
+    let to = config.find("# Turnover").unwrap();
+    config[from..to]
+        .replace("ledger.entries", "@in@")
+        .replace("ledger.overdrafts", "@out@")
+}
+
+fn setup() -> String {
+    example("balances.sql")
+}
+
+fn example(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/ledger");
+    fs::read_to_string(format!("{folder}/{name}")).unwrap()
+}
+
+/// Entries of 30 accounts in several partitions, each up to four places from where it belongs, some of them twice; and
+/// an account whose second entry cannot be applied. Copies are where the original is, so that it is a fact of the
+/// log which of them is the first.
+fn produce_disordered(world: &World) {
+    let mut random = world.random();
+    let mut entries: Vec<(usize, i32, Value)> = Vec::new();
+    for seq in 1..=30 {
+        for account in 0..30 {
+            let (account, at) = (format!("a-{account}"), entries.len());
+            let partition = random.i32(0..PARTITIONS);
+            let entry = json!({
+                "account": account, "seq": seq, "id": format!("{account}/{seq}"),
+                "amount": random.i64(-300..=310), "booked_at": "2026-01-31T09:30:00Z",
+            });
+            let place = |random: &mut fastrand::Rng| at + random.usize(0..120);
+            entries.push((place(&mut random), partition, entry.clone()));
+            while random.u8(..100) < 10 {
+                entries.push((place(&mut random), partition, entry.clone()));
+            }
+        }
+    }
+    for seq in 1..=4 {
+        let amount = match seq {
+            2 => json!("a lot"),
+            _ => json!(-5),
+        };
+        let entry = json!({
+            "account": "bad", "seq": seq, "id": format!("bad/{seq}"),
+            "amount": amount, "booked_at": "2026-01-31T09:30:00Z",
+        });
+        entries.push((seq * 200, 0, entry));
+    }
+    entries.sort_by_key(|(place, ..)| *place);
+    let sender = world.sender();
+    for (_, partition, entry) in entries {
+        sender.send_json(partition, &entry);
+    }
+    sender.flush();
+}
+
+/// The log without the entry that cannot be applied: those behind it are then early for the oracle too.
+fn readable(world: &World) -> Vec<LogRecord> {
+    let mut log = world.log();
+    log.retain(|record| record.json()["amount"].is_i64());
+    log
+}
+
+fn balances_of(world: &World, kind: &str) -> BTreeMap<String, (i64, i64)> {
+    let rows: Vec<(String, i64, i64)> = world.db.rows(&format!(
+        "SELECT account, amount, entries FROM {kind}.balance"
+    ));
+    rows.into_iter().map(|(a, b, c)| (a, (b, c))).collect()
+}
+
+/// Keys and payloads of messages, by partition of their record.
+type Contents = BTreeMap<String, Vec<(String, Value)>>;
+
+fn messages_of(world: &World, kind: &str) -> Contents {
+    let stored = Expected {
+        messages: world.outbox(),
+        ..Expected::default()
+    };
+    contents(kind, stored.by_key().messages)
+}
+
+/// A kind's messages by partition, without the ids, which have the projection's name in them.
+fn contents(kind: &str, messages: BTreeMap<String, Vec<Message>>) -> Contents {
+    let of_kind = |(stream, messages): (String, Vec<Message>)| {
+        let partition = stream.strip_prefix(&format!("{kind}/"))?.to_owned();
+        let content = |message: Message| (message.key, message.payload);
+        Some((partition, messages.into_iter().map(content).collect()))
+    };
+    messages.into_iter().filter_map(of_kind).collect()
+}
+
+/// The oracle has messages in the order of their records, which is another one where records have waited.
+fn in_any_order(mut contents: Contents) -> Contents {
+    for messages in contents.values_mut() {
+        messages.sort_by_cached_key(|(key, payload)| (key.clone(), payload.to_string()));
+    }
+    contents
+}
