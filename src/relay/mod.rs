@@ -42,7 +42,8 @@ use crate::store::{self, Database, millis, transaction};
 use crate::telemetry;
 use crate::types::HeaderNames;
 
-/// Messages of one window, shared out to the streams so that none waits for another's backlog.
+/// Messages of one window, shared out to the streams so that none waits for another's backlog. While one is under
+/// way the next is read, so a crash repeats two of them at most.
 const WINDOW: i64 = 4_000;
 /// A stream's share of the window, at least.
 const SHARE_MIN: i64 = 20;
@@ -96,6 +97,8 @@ struct Held {
     sent_again: Vec<i64>,
     /// The highest number that was handed to a producer.
     handed_through: i64,
+    /// Where the next read begins: behind the cursor and what is under way.
+    read_through: i64,
 }
 
 /// What is forgotten when the connection is lost.
@@ -109,6 +112,8 @@ struct Session {
     topics: BTreeMap<String, i32>,
     /// The last turn was a suspect's.
     was_alone: bool,
+    /// The next window, read while the last one was under way.
+    ahead: Vec<Outgoing>,
 }
 
 impl Held {
@@ -123,7 +128,16 @@ impl Held {
             entry: None,
             sent_again: Vec::new(),
             handed_through: lease.sent_through,
+            read_through: lease.sent_through,
             lease,
+        }
+    }
+
+    /// The lease as it will be once all that is under way is sent: what the next read begins behind.
+    fn ahead(&self) -> Lease {
+        Lease {
+            sent_through: self.read_through,
+            ..self.lease.clone()
         }
     }
 
@@ -185,12 +199,15 @@ impl Relay {
             Some(session) => session,
             None => session.insert(self.begin_session().await?),
         };
-        let work = self.within(self.look(session)).await?;
-        if work.free && self.within(self.take(session, false)).await? {
-            return Ok(true);
+        let mut rows = std::mem::take(&mut session.ahead);
+        if rows.is_empty() {
+            let work = self.within(self.look(session)).await?;
+            if work.free && self.within(self.take(session, false)).await? {
+                return Ok(true);
+            }
+            let ready = choose(&session.held, &mut session.was_alone, work.streams);
+            rows = self.within(self.read_durably(session, &ready)).await?;
         }
-        let ready = choose(&session.held, &mut session.was_alone, work.streams);
-        let rows = self.within(self.read_durably(session, &ready)).await?;
         let any = !rows.is_empty();
         if any {
             failpoint::reach(failpoint::RELAY_AFTER_BARRIER);
@@ -198,6 +215,21 @@ impl Relay {
             failpoint::reach(failpoint::RELAY_BEFORE_CURSOR);
         }
         Ok(any)
+    }
+
+    /// Reads the next window while one is under way, unless there are streams to be taken first.
+    async fn read_ahead(&self, session: &mut Session) -> Result<Vec<Outgoing>, Error> {
+        let work = self.within(self.look(session)).await?;
+        if work.free || work.streams.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ready = choose(&session.held, &mut session.was_alone, work.streams);
+        let held = session.held.len();
+        let rows = self.within(self.read_durably(session, &ready)).await?;
+        match session.held.len() == held {
+            true => Ok(rows),
+            false => Err(Error::LeaseLost),
+        }
     }
 
     async fn begin_session(&self) -> Result<Session, Error> {
@@ -211,6 +243,7 @@ impl Relay {
             renewed: now,
             topics: BTreeMap::new(),
             was_alone: false,
+            ahead: Vec::new(),
         };
         // A new session holds nothing, but the one before it may have: no need to wait until that runs out.
         self.within(self.take(&mut session, true)).await?;
@@ -241,7 +274,7 @@ impl Relay {
     async fn look(&self, session: &mut Session) -> Result<relay::Work, store::Error> {
         let now = Instant::now();
         let due = session.held.values().filter(|held| held.not_before <= now);
-        let due: Vec<&Lease> = due.map(|held| &held.lease).collect();
+        let due: Vec<Lease> = due.map(Held::ahead).collect();
         let for_free = session.looked_for_free.elapsed() >= LOOK_FOR_FREE_EVERY;
         if due.is_empty() && !for_free {
             return Ok(relay::Work::default());
@@ -291,9 +324,10 @@ impl Relay {
         self.begin(&mut session.connection).await?;
         let still = self.store(session, &of).await?;
         let leases = ready.iter().filter(|(stream, _)| still.contains(stream));
-        let leases: Vec<(&Lease, i64)> = leases
-            .filter_map(|(stream, most)| Some((&session.held.get(stream)?.lease, *most)))
+        let leases: Vec<(Lease, i64)> = leases
+            .filter_map(|(stream, most)| Some((session.held.get(stream)?.ahead(), *most)))
             .collect();
+        let leases: Vec<(&Lease, i64)> = leases.iter().map(|(l, most)| (l, *most)).collect();
         let rows = read(&mut session.connection, &leases).await?;
         let of_quarantine = rows.iter().any(|row| row.passed_over)
             || session.held.values().any(|held| held.entry.is_some());

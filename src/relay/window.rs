@@ -76,10 +76,26 @@ impl Relay {
             }
         }
         failpoint::reach(failpoint::RELAY_HANDED_OVER);
+        // A suspect is alone, and released messages are read as such until they are resolved.
+        let plain = window.handed_over > 1
+            && window.closed.is_empty()
+            && window.stopped.is_empty()
+            && !window.under_way.iter().any(|one| one.released);
+        let ahead = match plain && !self.stop.is_cancelled() {
+            true => self.read_ahead(session).await?,
+            false => Vec::new(),
+        };
         while let Some(next) = window.under_way.pop_front() {
             self.settle(session, &mut window, next).await?;
         }
         telemetry::sent(window.sent, window.repeated);
+        if window.stopped.is_empty() {
+            session.ahead = ahead;
+        } else {
+            for held in session.held.values_mut() {
+                held.read_through = held.lease.sent_through;
+            }
+        }
         for stream in streams.difference(&window.stopped) {
             if let Some(held) = session.held.get_mut(stream) {
                 held.most = (held.most * 2).min(WINDOW);
@@ -184,6 +200,11 @@ impl Relay {
         };
         if let Answer::Refused(_) = answer {
             window.closed.insert(row.stream.clone());
+        }
+        if let Some(held) = session.held.get_mut(&row.stream)
+            && !row.released
+        {
+            held.read_through = row.number;
         }
         window.under_way.push_back(UnderWay {
             stream: row.stream,

@@ -41,7 +41,7 @@ pub(crate) struct Work {
 pub(crate) async fn look(
     connection: &mut PgConnection,
     owner: &str,
-    leases: &[&Lease],
+    leases: &[Lease],
     for_free: bool,
 ) -> Result<Work, Error> {
     let found: Vec<Option<String>> = sqlx::query_scalar(LOOK)
