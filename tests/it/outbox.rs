@@ -631,6 +631,9 @@ fn a_statement_sends_tombstones_repeated_headers_and_bytes() {
         }
         assert_eq!(own, expected);
     }
+    assert_eq!(sent[1].partition, 2, "not where its key would lead");
+    assert_eq!(sent[0].partition, sent[2].partition);
+    assert_ne!(sent[0].partition, 2);
     let partitions: Vec<(Option<i32>,)> = world
         .db
         .rows("SELECT partition FROM tidegate.outbox ORDER BY number");
