@@ -43,7 +43,8 @@ fn every_statement_fits_the_migrated_schema() {
     let mut wrong = Vec::new();
     for file in files
         .iter()
-        .filter(|file| *file != "schema_bookkeeping.sql")
+        // Those are no single statements that Postgres could prepare.
+        .filter(|file| !matches!(&***file, "schema_bookkeeping.sql" | "scratch_empty.sql"))
     {
         let prepare = format!("PREPARE checked AS {}", statement(file));
         match session.try_run(&prepare) {
