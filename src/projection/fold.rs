@@ -232,7 +232,7 @@ impl<F: Fold> Folded<F> {
         let events = batch.events;
         let keyed = loaded.iter().map(|row| Ok((row.try_get(0)?, row)));
         let mut rows: Vec<(&str, &PgRow)> = keyed.collect::<sqlx::Result<_>>()?;
-        rows.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        rows.sort_unstable_by_key(|(key, _)| *key);
         let mut rows = rows.into_iter().peekable();
         let mut changes = Changes {
             kept: Vec::new(),
