@@ -116,6 +116,15 @@ struct Session {
     ahead: Vec<Outgoing>,
 }
 
+impl Session {
+    /// The next read begins behind what is acknowledged.
+    fn forget_ahead(&mut self) {
+        for held in self.held.values_mut() {
+            held.read_through = held.lease.sent_through;
+        }
+    }
+}
+
 impl Held {
     fn new(lease: Lease) -> Self {
         let retry_in = u64::try_from(lease.retry_in.unwrap_or(0)).unwrap_or(0);
@@ -200,6 +209,11 @@ impl Relay {
             None => session.insert(self.begin_session().await?),
         };
         let mut rows = std::mem::take(&mut session.ahead);
+        if session.renewed.elapsed() >= self.lease {
+            // Whoever has slept may hold nothing any more: what was read before is read again.
+            rows.clear();
+            session.forget_ahead();
+        }
         if rows.is_empty() {
             let work = self.within(self.look(session)).await?;
             if work.free && self.within(self.take(session, false)).await? {
@@ -220,7 +234,12 @@ impl Relay {
     /// Reads the next window while one is under way, unless there are streams to be taken first.
     async fn read_ahead(&self, session: &mut Session) -> Result<Vec<Outgoing>, Error> {
         let work = self.within(self.look(session)).await?;
-        if work.free || work.streams.is_empty() {
+        if work.free {
+            // The next turn asks again, and takes them.
+            session.looked_for_free -= LOOK_FOR_FREE_EVERY;
+            return Ok(Vec::new());
+        }
+        if work.streams.is_empty() {
             return Ok(Vec::new());
         }
         let ready = choose(&session.held, &mut session.was_alone, work.streams);

@@ -92,9 +92,7 @@ impl Relay {
         if window.stopped.is_empty() {
             session.ahead = ahead;
         } else {
-            for held in session.held.values_mut() {
-                held.read_through = held.lease.sent_through;
-            }
+            session.forget_ahead();
         }
         for stream in streams.difference(&window.stopped) {
             if let Some(held) = session.held.get_mut(stream) {

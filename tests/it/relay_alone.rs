@@ -67,6 +67,29 @@ fn a_relay_that_was_killed_is_replaced_within_its_lease() {
     second.stop();
 }
 
+// I9: neither a backlog nor long messages of one stream keep another one waiting.
+#[test]
+fn a_backlog_of_one_stream_keeps_no_other_waiting() {
+    let world = world();
+    let out = world.outgoing();
+    // More than a window of bytes at a time.
+    world.db.run(&format!(
+        "INSERT INTO tidegate.stream (stream, emitted) VALUES ('busy', 60000);
+         INSERT INTO tidegate.outbox (stream, number, id, topic, key, payload, type, source)
+         SELECT 'busy', n, gen_random_uuid(), '{out}', 'busy', convert_to(repeat('x', 5000), 'UTF8'), 't', '/app'
+         FROM generate_series(1, 60000) n"
+    ));
+    let process = relay(&world, "a", "2s").start();
+    wait_until_passed(&world, "busy", 1);
+    emit(&world, "quiet", &some(&world, 10));
+    wait_until_passed(&world, "quiet", 10);
+    let busy: i64 = world
+        .db
+        .one("SELECT sent_through FROM tidegate.relay WHERE stream = 'busy'");
+    assert!(busy < 60_000, "there is still a backlog");
+    process.stop();
+}
+
 // I9: a message goes once it was sent and kept for long enough, however late it was committed.
 #[test]
 fn only_what_was_sent_is_removed() {

@@ -5,10 +5,10 @@ SELECT w.stream, w.number, w.id, w.topic, w.partition, w.key, w.payload, w.type,
 FROM (
     SELECT o.*,
            sum(coalesce(octet_length(o.payload), 0) + coalesce(octet_length(o.key), 0))
-               OVER (ORDER BY o.stream, o.number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+               OVER (ORDER BY o.place, o.stream ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM unnest($1::text[], $2::bigint[]) AS held (stream, most)
     CROSS JOIN LATERAL (
-        SELECT outbox.*
+        SELECT outbox.*, row_number() OVER (ORDER BY quarantine.number) AS place
         FROM tidegate.quarantine
         JOIN tidegate.outbox USING (stream, number)
         WHERE quarantine.stream = held.stream AND quarantine.state = 'released'
