@@ -148,3 +148,30 @@ fn a_message_in_quarantine_cannot_leave_the_outbox() {
         .try_run("DELETE FROM tidegate.outbox WHERE number = 2");
     assert!(refused.unwrap_err().contains("quarantine"));
 }
+
+// What waits behind two of them is behind the other one still, once the first is gone.
+#[test]
+fn what_waited_behind_two_goes_with_the_last_of_them() {
+    let of = || {
+        world(&[
+            (2, "out", "a", Waits::Key("too_large")),
+            (4, "out", "b", Waits::Topic("unknown_topic")),
+            (6, "out", "a", Waits::Key("behind")),
+        ])
+    };
+    let which = |number| ["--stream", "p/in/0", "--number", number];
+    let world = of();
+    for (number, left) in [("2", &[4, 6][..]), ("4", &[])] {
+        let command = [&["outbox", "release"][..], &which(number)].concat();
+        world.tidegate(&command).expect(0);
+        assert_eq!(in_state(&world, "waiting"), left, "after {number}");
+    }
+    let world = of();
+    for (number, left) in [("2", &[4, 6][..]), ("4", &[])] {
+        let discard = ["outbox", "discard", "--why", "test", "--yes"];
+        let command = [&discard[..], &which(number)].concat();
+        world.tidegate(&command).expect(0);
+        assert_eq!(in_state(&world, "waiting"), left, "after {number}");
+    }
+    assert_eq!(in_state(&world, "released"), [6]);
+}
