@@ -138,6 +138,8 @@ pub(crate) async fn run_user_sql(
     if sql.trim().is_empty() {
         return Ok(());
     }
+    // I5: it runs again at every reset, and what it emitted would be sent again.
+    transaction::forbid_emit(connection).await?;
     transaction::guard(connection).await?;
     let done = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
         .execute(&mut *connection)

@@ -117,6 +117,14 @@ pub(crate) async fn set_search_path(
     Ok(())
 }
 
+/// From here on `tidegate.emit`, which is for applications, raises an error in this transaction.
+pub(crate) async fn forbid_emit(connection: &mut PgConnection) -> Result<(), Error> {
+    sqlx::raw_sql("SELECT pg_catalog.set_config('tidegate.applying', 'on', true)")
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 /// From here on COMMIT fails, until [`lift_guard`].
 pub(crate) async fn guard(connection: &mut PgConnection) -> Result<(), Error> {
     sqlx::raw_sql(GUARD).execute(connection).await?;

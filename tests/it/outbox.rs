@@ -651,3 +651,20 @@ fn a_statement_sends_tombstones_repeated_headers_and_bytes() {
     );
     process.stop();
 }
+
+// I5: a seed runs again at every reset.
+#[test]
+fn a_seed_cannot_emit_for_an_application() {
+    let projection = r#"
+[projections.p]
+topics = ["@in@"]
+gate   = "none"
+seed   = "seed.sql"
+apply  = [{ sql = "SELECT 1 FROM events" }]
+"#;
+    let seed = "SELECT tidegate.emit('out', 'k', '{}')";
+    let world = World::new(1, projection, &[("seed.sql", seed)]);
+    let refused = world.tidegate(&["check"]).expect(78);
+    let why = "every rebuild would send this message again";
+    assert!(refused.stderr.contains(why), "{}", refused.stderr);
+}
