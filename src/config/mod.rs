@@ -439,7 +439,7 @@ fn read_relay(mut section: Section<'_>, sources: &mut Sources<'_>) -> Relay {
             sources,
         ),
         attempts_max: {
-            let attempts = section.count("attempts_max", 1..=1_000, 8, sources);
+            let attempts = section.count("attempts_max", 1..=1_000, 20, sources);
             u32::try_from(attempts).unwrap_or(u32::MAX)
         },
         headers: read_headers(section.table("headers", sources), sources),
