@@ -36,7 +36,7 @@ use tracing::{info, warn};
 use crate::engine::backoff;
 use crate::failpoint;
 use crate::kafka::{Connection, Producer};
-use crate::store::relay::{self, Lease, Outgoing};
+use crate::store::relay::{self, Cursor, Lease, Outgoing};
 use crate::store::relay_quarantine::{self, Entry};
 use crate::store::{self, Database, millis, transaction};
 use crate::telemetry;
@@ -119,6 +119,7 @@ struct Session {
 impl Session {
     /// The next read begins behind what is acknowledged.
     fn forget_ahead(&mut self) {
+        self.ahead.clear();
         for held in self.held.values_mut() {
             held.read_through = held.lease.sent_through;
         }
@@ -142,11 +143,12 @@ impl Held {
         }
     }
 
-    /// The lease as it will be once all that is under way is sent: what the next read begins behind.
-    fn ahead(&self) -> Lease {
-        Lease {
-            sent_through: self.read_through,
-            ..self.lease.clone()
+    /// Where the next read begins: behind all that is under way.
+    fn cursor(&self, most: i64) -> Cursor<'_> {
+        Cursor {
+            stream: &self.lease.stream,
+            behind: self.read_through,
+            most,
         }
     }
 
@@ -208,12 +210,11 @@ impl Relay {
             Some(session) => session,
             None => session.insert(self.begin_session().await?),
         };
-        let mut rows = std::mem::take(&mut session.ahead);
         if session.renewed.elapsed() >= self.lease {
             // Whoever has slept may hold nothing any more: what was read before is read again.
-            rows.clear();
             session.forget_ahead();
         }
+        let mut rows = std::mem::take(&mut session.ahead);
         if rows.is_empty() {
             let work = self.within(self.look(session)).await?;
             if work.free && self.within(self.take(session, false)).await? {
@@ -293,7 +294,7 @@ impl Relay {
     async fn look(&self, session: &mut Session) -> Result<relay::Work, store::Error> {
         let now = Instant::now();
         let due = session.held.values().filter(|held| held.not_before <= now);
-        let due: Vec<Lease> = due.map(Held::ahead).collect();
+        let due: Vec<Cursor<'_>> = due.map(|held| held.cursor(held.most)).collect();
         let for_free = session.looked_for_free.elapsed() >= LOOK_FOR_FREE_EVERY;
         if due.is_empty() && !for_free {
             return Ok(relay::Work::default());
@@ -342,12 +343,11 @@ impl Relay {
         }
         self.begin(&mut session.connection).await?;
         let still = self.store(session, &of).await?;
-        let leases = ready.iter().filter(|(stream, _)| still.contains(stream));
-        let leases: Vec<(Lease, i64)> = leases
-            .filter_map(|(stream, most)| Some((session.held.get(stream)?.ahead(), *most)))
+        let kept = ready.iter().filter(|(stream, _)| still.contains(stream));
+        let cursors: Vec<Cursor<'_>> = kept
+            .filter_map(|(stream, most)| Some(session.held.get(stream)?.cursor(*most)))
             .collect();
-        let leases: Vec<(&Lease, i64)> = leases.iter().map(|(l, most)| (l, *most)).collect();
-        let rows = read(&mut session.connection, &leases).await?;
+        let rows = read(&mut session.connection, &cursors).await?;
         let of_quarantine = rows.iter().any(|row| row.passed_over)
             || session.held.values().any(|held| held.entry.is_some());
         if of_quarantine {
@@ -479,20 +479,20 @@ fn choose(
 /// Reads what comes next: released messages before all others, and marks what waits in quarantine.
 async fn read(
     connection: &mut PgConnection,
-    leases: &[(&Lease, i64)],
+    cursors: &[Cursor<'_>],
 ) -> Result<Vec<Outgoing>, store::Error> {
-    if leases.is_empty() {
+    if cursors.is_empty() {
         return Ok(Vec::new());
     }
-    let open = relay_quarantine::look(connection, leases).await?;
+    let open = relay_quarantine::look(connection, cursors).await?;
     let of = |pick: fn(&relay_quarantine::Open) -> bool| -> BTreeSet<&str> {
         let picked = open.iter().filter(|open| pick(open));
         picked.map(|open| &*open.stream).collect()
     };
     let (released, compared) = (of(|open| open.released), of(|open| open.compared));
-    let (first, others): (Vec<_>, Vec<_>) = leases
+    let (first, others): (Vec<Cursor<'_>>, Vec<Cursor<'_>>) = cursors
         .iter()
-        .partition(|(lease, _)| released.contains(&*lease.stream));
+        .partition(|cursor| released.contains(cursor.stream));
     let mut rows = Vec::new();
     if !first.is_empty() {
         rows = relay_quarantine::read_released(connection, &first, WINDOW_BYTES).await?;

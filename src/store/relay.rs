@@ -27,6 +27,15 @@ pub(crate) struct Lease {
     pub(crate) retry_in: Option<i64>,
 }
 
+/// Where the next read of a stream begins, and how much it may bring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor<'a> {
+    pub(crate) stream: &'a str,
+    /// Messages behind this number.
+    pub(crate) behind: i64,
+    pub(crate) most: i64,
+}
+
 /// What there is to do.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
@@ -41,12 +50,12 @@ pub(crate) struct Work {
 pub(crate) async fn look(
     connection: &mut PgConnection,
     owner: &str,
-    leases: &[Lease],
+    cursors: &[Cursor<'_>],
     for_free: bool,
 ) -> Result<Work, Error> {
     let found: Vec<Option<String>> = sqlx::query_scalar(LOOK)
-        .bind(leases.iter().map(|l| &*l.stream).collect::<Vec<_>>())
-        .bind(leases.iter().map(|l| l.sent_through).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|c| c.stream).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|c| c.behind).collect::<Vec<_>>())
         .bind(for_free)
         .bind(owner)
         .fetch_all(connection)
@@ -101,18 +110,13 @@ pub(crate) struct Outgoing {
 /// about `bytes_max` in all.
 pub(crate) async fn read(
     connection: &mut PgConnection,
-    leases: &[(&Lease, i64)],
+    cursors: &[Cursor<'_>],
     bytes_max: i64,
 ) -> Result<Vec<Outgoing>, Error> {
     Ok(sqlx::query_as(READ)
-        .bind(leases.iter().map(|(l, _)| &*l.stream).collect::<Vec<_>>())
-        .bind(
-            leases
-                .iter()
-                .map(|(l, _)| l.sent_through)
-                .collect::<Vec<_>>(),
-        )
-        .bind(leases.iter().map(|(_, most)| *most).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|c| c.stream).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|c| c.behind).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|c| c.most).collect::<Vec<_>>())
         .bind(bytes_max)
         .fetch_all(connection)
         .await?)

@@ -5,7 +5,7 @@
 use sqlx::{FromRow, PgConnection};
 
 use super::Error;
-use super::relay::{Lease, Outgoing};
+use super::relay::{Cursor, Outgoing};
 
 const LOOK: &str = include_str!("sql/quarantine_look.sql");
 const PUT: &str = include_str!("sql/quarantine_put.sql");
@@ -25,12 +25,11 @@ pub(crate) struct Open {
 
 pub(crate) async fn look(
     connection: &mut PgConnection,
-    leases: &[(&Lease, i64)],
+    cursors: &[Cursor<'_>],
 ) -> Result<Vec<Open>, Error> {
-    let cursors: Vec<i64> = leases.iter().map(|(l, _)| l.sent_through).collect();
     Ok(sqlx::query_as(LOOK)
-        .bind(leases.iter().map(|(l, _)| &*l.stream).collect::<Vec<_>>())
-        .bind(cursors)
+        .bind(cursors.iter().map(|c| c.stream).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|c| c.behind).collect::<Vec<_>>())
         .fetch_all(connection)
         .await?)
 }
@@ -98,12 +97,12 @@ pub(crate) async fn sent(
 /// Reads released messages, of each stream so many at most, and about `bytes_max` in all.
 pub(crate) async fn read_released(
     connection: &mut PgConnection,
-    leases: &[(&Lease, i64)],
+    cursors: &[Cursor<'_>],
     bytes_max: i64,
 ) -> Result<Vec<Outgoing>, Error> {
     Ok(sqlx::query_as(READ_RELEASED)
-        .bind(leases.iter().map(|(l, _)| &*l.stream).collect::<Vec<_>>())
-        .bind(leases.iter().map(|(_, most)| *most).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|c| c.stream).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|c| c.most).collect::<Vec<_>>())
         .bind(bytes_max)
         .fetch_all(connection)
         .await?)
