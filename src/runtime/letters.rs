@@ -10,7 +10,7 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::reposition::Operator;
+use super::reposition::{Operator, end};
 use crate::engine::gate::{self, Standing};
 use crate::failpoint;
 use crate::projection::{Gate, Projection};
@@ -18,6 +18,12 @@ use crate::store::dead_letter::{self, Listed};
 use crate::store::operation::{self, Operation};
 use crate::store::{self, Offsets, transaction};
 use crate::types::TopicPartition;
+
+/// The failpoints around the COMMIT of a decision.
+pub(super) const AROUND_COMMIT: [&str; 2] = [
+    failpoint::LETTERS_BEFORE_COMMIT,
+    failpoint::LETTERS_AFTER_COMMIT,
+];
 
 /// Why nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +62,7 @@ pub(crate) async fn discard(
 ) -> Result<Uuid, LetterError> {
     begin(connection, "discard", &projection.name, operator).await?;
     let done = discard_in(connection, projection, letters, why, operator.who).await;
-    end(connection, done).await
+    end(connection, done, AROUND_COMMIT).await
 }
 
 async fn discard_in(
@@ -125,7 +131,7 @@ pub(crate) async fn accept_gap(
     }
     begin(connection, "accept-gap", &projection.name, operator).await?;
     let done = accept_gap_in(connection, projection, entity, operator.who).await;
-    end(connection, done).await
+    end(connection, done, AROUND_COMMIT).await
 }
 
 async fn accept_gap_in(
@@ -202,19 +208,4 @@ async fn lock(connection: &mut PgConnection, projection: &Projection) -> Result<
             mine,
         }),
     }
-}
-
-async fn end<T>(
-    connection: &mut PgConnection,
-    done: Result<T, LetterError>,
-) -> Result<T, LetterError> {
-    match &done {
-        Ok(_) => {
-            failpoint::reach(failpoint::LETTERS_BEFORE_COMMIT);
-            transaction::commit(connection).await?;
-            failpoint::reach(failpoint::LETTERS_AFTER_COMMIT);
-        }
-        Err(_) => transaction::rollback(connection).await?,
-    }
-    done
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::reposition::Operator;
-use crate::failpoint;
+use super::letters::AROUND_COMMIT;
+use super::reposition::{Operator, end};
 use crate::store::operation::{self, Operation};
 use crate::store::quarantine::{self, Place};
 use crate::store::{self, transaction};
@@ -50,7 +50,7 @@ pub(crate) async fn release(
         })
     };
     let done = done.await;
-    end(connection, done).await
+    end(connection, done, AROUND_COMMIT).await
 }
 
 /// Gives messages up, for a reason that is recorded. What waits behind them alone is sent.
@@ -76,7 +76,7 @@ pub(crate) async fn discard(
         })
     };
     let done = done.await;
-    end(connection, done).await
+    end(connection, done, AROUND_COMMIT).await
 }
 
 async fn record(
@@ -111,19 +111,4 @@ async fn begin(
     let name = format!("tidegate outbox {what}");
     let path = transaction::OWN_SEARCH_PATH;
     transaction::begin(connection, path, &name, operator.timeouts).await
-}
-
-async fn end(
-    connection: &mut PgConnection,
-    done: Result<Decided, QuarantineError>,
-) -> Result<Decided, QuarantineError> {
-    match &done {
-        Ok(_) => {
-            failpoint::reach(failpoint::LETTERS_BEFORE_COMMIT);
-            transaction::commit(connection).await?;
-            failpoint::reach(failpoint::LETTERS_AFTER_COMMIT);
-        }
-        Err(_) => transaction::rollback(connection).await?,
-    }
-    done
 }

@@ -91,7 +91,7 @@ pub(crate) async fn skip(
     }
     begin(connection, "skip", projection, operator).await?;
     let done = skip_in(connection, projection, partition, to, operator.who).await;
-    end(connection, done).await
+    end(connection, done, AROUND_COMMIT).await
 }
 
 async fn skip_in(
@@ -160,7 +160,7 @@ pub(crate) async fn accept_topic(
         same_log,
     };
     let done = accept_in(connection, projection, topic, accept, operator.who).await;
-    end(connection, done).await
+    end(connection, done, AROUND_COMMIT).await
 }
 
 struct Accept<'a> {
@@ -287,15 +287,23 @@ async fn begin(
     Ok(transaction::begin(connection, path, &name, operator.timeouts).await?)
 }
 
-async fn end(
+/// The failpoints around the COMMIT of a repositioning.
+const AROUND_COMMIT: [&str; 2] = [
+    failpoint::REPOSITION_BEFORE_COMMIT,
+    failpoint::REPOSITION_AFTER_COMMIT,
+];
+
+/// Ends an operator's transaction, between two failpoints if it is committed.
+pub(super) async fn end<T, E: From<store::Error>>(
     connection: &mut PgConnection,
-    done: Result<Repositioned, RepositionError>,
-) -> Result<Repositioned, RepositionError> {
+    done: Result<T, E>,
+    [before, after]: [&'static str; 2],
+) -> Result<T, E> {
     match &done {
         Ok(_) => {
-            failpoint::reach(failpoint::REPOSITION_BEFORE_COMMIT);
+            failpoint::reach(before);
             transaction::commit(connection).await?;
-            failpoint::reach(failpoint::REPOSITION_AFTER_COMMIT);
+            failpoint::reach(after);
         }
         Err(_) => transaction::rollback(connection).await?,
     }
