@@ -12,7 +12,6 @@
     reason = "a benchmark"
 )]
 
-use std::collections::VecDeque;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -260,7 +259,7 @@ fn alone(place: &Place, messages: i64) -> f64 {
     let began = Instant::now();
     for number in 0..messages {
         let key = format!("bench/in/{}/{}", number % 6, number % 1000);
-        let id = uuid::Uuid::from_u64_pair(round_robin(number), number as u64).to_string();
+        let id = uuid::Uuid::from_u128(fastrand::u128(..)).to_string();
         let headers = [
             ("ce_specversion", "1.0"),
             ("ce_id", &*id),
@@ -289,10 +288,6 @@ fn alone(place: &Place, messages: i64) -> f64 {
     }
     producer.flush(Duration::from_secs(60)).unwrap();
     messages as f64 / began.elapsed().as_secs_f64()
-}
-
-fn round_robin(number: i64) -> u64 {
-    0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64)
 }
 
 /// A projection that sends a message for every event against the same one that sends none.
@@ -370,7 +365,7 @@ async fn latency(round: i64, messages: i64) {
             .unwrap();
     }
     consumer.assign(&all).unwrap();
-    let mut waited = VecDeque::new();
+    let mut waited = Vec::new();
     for number in 1..=messages + 5 {
         // At no fixed place between two looks.
         tokio::time::sleep(Duration::from_millis(fastrand::u64(50..150))).await;
@@ -385,13 +380,12 @@ async fn latency(round: i64, messages: i64) {
                 break;
             }
         }
-        waited.push_back(committed.elapsed());
+        waited.push(committed.elapsed());
     }
     drop(running);
     waited.drain(..5); // the first ones meet a relay that is starting
-    let mut sorted: Vec<Duration> = waited.into();
-    sorted.sort_unstable();
-    let at = |share: usize| sorted[sorted.len() * share / 100].as_secs_f64() * 1_000.0;
+    waited.sort_unstable();
+    let at = |share: usize| waited[waited.len() * share / 100].as_secs_f64() * 1_000.0;
     println!(
         "latency  round {round}: commit to consumer, median {:.1} ms, 90 % {:.1} ms, 99 % {:.1} ms",
         at(50),
