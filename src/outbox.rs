@@ -3,8 +3,8 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::projection::Message;
-use crate::store::outbox::{self, Own};
+use crate::store::outbox;
+use crate::types::Message;
 
 /// Sends messages from transactions of your own services: what commits is sent, what rolls back is not.
 ///
@@ -45,22 +45,6 @@ impl Outbox {
     /// Those of the SQL function: 22004 and 22023 for what a message cannot be, 54000 if it is too large,
     /// 25001 below a projection's handler, which has [`Context::emit`](crate::projection::Context::emit).
     pub async fn emit(connection: &mut PgConnection, message: Message) -> sqlx::Result<Uuid> {
-        let Message {
-            topic,
-            key,
-            payload,
-            kind,
-            headers,
-            partition,
-        } = message;
-        let own = Own {
-            topic,
-            key,
-            payload,
-            kind,
-            headers,
-            partition,
-        };
-        outbox::emit(connection, own).await
+        outbox::emit(connection, message).await
     }
 }

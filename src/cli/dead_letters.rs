@@ -6,7 +6,7 @@ use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use super::output::{counted, excerpt, number, shown, table};
+use super::output::{counted, excerpt, number, shown, table, time};
 use super::{
     CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, connect,
     database, projections, who,
@@ -182,7 +182,7 @@ async fn execute_list(arguments: List) -> Done {
                 row.reason.clone(),
                 number(row.waiting),
                 number(row.entities),
-                row.oldest.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
+                time(row.oldest),
             ]);
         }
         println!("{counts}\n");
@@ -261,7 +261,6 @@ async fn execute_show(arguments: Show) -> Done {
         );
         return Err(Failed::new(64, error));
     };
-    let time = |at: chrono::DateTime<chrono::Utc>| at.format("%Y-%m-%d %H:%M:%S UTC").to_string();
     println!("{} of projection {}", place(letter), letter.projection);
     println!("state      {}", letter.state);
     println!(

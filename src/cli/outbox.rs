@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::output::{counted, excerpt, number, shown, table};
+use super::output::{counted, excerpt, number, shown, table, time};
 use super::{
     CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, connect,
     database, who,
@@ -325,7 +325,6 @@ async fn execute_show(arguments: Show) -> Done {
         return Err(Failed::new(64, error));
     };
     let message = quarantine::message(&mut connection, &listed.place).await?;
-    let time = |at: DateTime<Utc>| at.format("%Y-%m-%d %H:%M:%S UTC").to_string();
     println!("message {} of {}", listed.place.number, listed.place.stream);
     println!("id           {}", listed.id);
     println!("state        {}", listed.state);

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::io::Write as _;
 
+use chrono::{DateTime, Utc};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
+
+use crate::store::hex;
 
 /// What a shell says of a command that a closed pipe has ended.
 const CODE_PIPE_CLOSED: i32 = 141;
@@ -68,6 +71,11 @@ pub(super) fn number(number: i64) -> String {
     }
 }
 
+/// A moment, to the second.
+pub(super) fn time(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
 /// A text's beginning.
 pub(super) fn excerpt(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
@@ -84,13 +92,7 @@ pub(super) fn shown(bytes: Option<&[u8]>) -> String {
             Ok(text) if !text.contains(|c: char| c.is_control() && c != '\n' && c != '\t') => {
                 text.to_owned()
             }
-            _ => format!(
-                "0x{}",
-                bytes
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect::<String>()
-            ),
+            _ => format!("0x{}", hex(bytes)),
         },
     }
 }

@@ -6,7 +6,7 @@ use comfy_table::ContentArrangement;
 use serde_json::json;
 
 use super::outbox::{print_streams, streams_json};
-use super::output::{number, table};
+use super::output::{number, table, time};
 use super::{ConfigArgument, Done, connect, database};
 use crate::config::Config;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
@@ -140,7 +140,7 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
                 row.topic,
                 row.partition,
                 row.condition,
-                row.since.format("%Y-%m-%d %H:%M:%S UTC"),
+                time(row.since),
                 row.cause
             );
         }

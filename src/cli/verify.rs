@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::output::{number, table};
+use super::output::{number, table, time};
 use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database};
 use crate::store::dead_letter::Account as Letters;
 use crate::store::outbox::Account;
@@ -63,7 +63,7 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
                 number(range.from_offset),
                 number(range.to_offset - 1),
                 range.who,
-                range.at.format("%Y-%m-%d %H:%M:%S UTC")
+                time(range.at)
             );
         }
     }

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::definition::{TOPIC_CURE, is_topic};
 use super::events::{Event, Ref};
 use super::handler::HandlerError;
-use crate::types::Header;
+use crate::types::{Header, Message};
 
 /// The largest message that `emit` takes, in bytes of key, payload, type and headers.
 ///
@@ -19,24 +19,6 @@ pub(crate) const MESSAGE_SIZE_MAX: usize = 1_000_000;
 
 /// The lengths of a header's name and value, which are sent with it: up to three bytes each.
 pub(crate) const HEADER_FRAMING: usize = 6;
-
-/// A downstream message. It leaves only if the batch commits, and then at least once, always with
-/// the same id.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
-    /// The topic it goes to.
-    pub topic: String,
-    /// Its key: decides the partition, and the order among messages of the same key.
-    pub key: Option<Vec<u8>>,
-    /// Its value; none is a tombstone.
-    pub payload: Option<Vec<u8>>,
-    /// CloudEvents type (`ce_type`); if empty, the name of the emit, or the topic where there is none.
-    pub kind: String,
-    /// Further headers. Names that begin with `ce_` are Tidegate's.
-    pub headers: Vec<Header>,
-    /// The partition of the topic it goes to; without one its key decides.
-    pub partition: Option<i32>,
-}
 
 /// A message with the record it comes from and its place among that record's messages.
 #[derive(Clone, Debug)]

@@ -14,10 +14,11 @@ use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgHasArrayType, PgRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Encode, FromRow, Postgres, Row as _, Type};
 
-use super::context::{Context, Message};
+use super::context::Context;
 use super::events::{Batch, Event, Ref};
 use super::handler::{Handler, HandlerError};
 use crate::engine::Class;
+use crate::types::Message;
 
 /// Applies events by folding them into the state of their entity.
 ///
@@ -194,10 +195,7 @@ impl<F: Fold> Folded<F> {
         ctx: &mut Context<'_>,
         batch: &Batch<'_>,
     ) -> Result<(), HandlerError> {
-        let events = batch.events;
-        let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
-        let first = |refs: &[Ref]| events.entity(refs[0]);
-        let entities: Vec<&str> = batch.by_entity.chunk_by(same).map(first).collect();
+        let entities: Vec<&str> = entities(batch).map(|(entity, _)| entity).collect();
         let loaded = sqlx::query(AssertSqlSafe(Arc::clone(&self.load)))
             .bind(&entities)
             .fetch_all(ctx.connection())
@@ -239,9 +237,7 @@ impl<F: Fold> Folded<F> {
             states: Vec::new(),
             gone: Vec::new(),
         };
-        let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
-        for refs in batch.by_entity.chunk_by(same) {
-            let entity = events.entity(refs[0]);
+        for (entity, refs) in entities(batch) {
             let row = rows.next_if(|(key, _)| *key == entity);
             let mut state = row
                 .map(|(_, row)| F::State::from_row(row))
@@ -278,6 +274,14 @@ impl<F: Fold> Folded<F> {
             )),
         }
     }
+}
+
+/// The entities of a batch, sorted, each with its events in order.
+fn entities<'e>(batch: &Batch<'e>) -> impl Iterator<Item = (&'e str, &'e [Ref])> {
+    let events = batch.events;
+    let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
+    let groups = batch.by_entity.chunk_by(same);
+    groups.map(|refs| (events.entity(refs[0]), refs))
 }
 
 /// The arrays that a statement is sent with: entities, and one for each column.

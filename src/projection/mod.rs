@@ -12,7 +12,7 @@ mod handler;
 mod registry;
 
 pub use column::{Column, ColumnType};
-pub use context::{Context, Message, Savepoint};
+pub use context::{Context, Savepoint};
 pub use definition::{
     First, Gate, OnFailure, ParkingLimits, Projection, Source, Start, Tombstones,
 };
@@ -20,6 +20,8 @@ pub use events::{Batch, Event};
 pub use fold::{Columns, Fold, Messages, State};
 pub use handler::{BatchHandler, EventHandler, HandlerError};
 pub use registry::{Registry, RegistryError};
+
+pub use crate::types::Message;
 
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};

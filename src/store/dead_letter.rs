@@ -9,7 +9,7 @@ use sqlx::types::Json;
 use sqlx::{FromRow, PgConnection, Row};
 
 use super::position::{Expected, OfRecord};
-use super::{Error, millis};
+use super::{Error, hex, millis};
 use crate::engine::parking::{Reason, Rejection};
 use crate::types::{Header, Record, RecordBuilder, TopicPartition};
 
@@ -45,10 +45,6 @@ pub(crate) struct Letter<'a> {
 
 /// Headers as name and value in hexadecimal: arrays of arrays do not travel, and both are bytes.
 type HexHeaders = Vec<(String, Option<String>)>;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn headers(record: &Record) -> Json<HexHeaders> {
     let header = |h: &Header| (hex(h.name.as_bytes()), h.value.as_deref().map(hex));

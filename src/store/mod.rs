@@ -103,6 +103,11 @@ impl Database {
     }
 }
 
+/// Bytes as text that holds nothing but digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Awaits an answer of the database, but not for ever: sqlx itself would wait on a dead socket.
 pub(crate) async fn within<T, E: From<Error>>(
     what: &'static str,

@@ -5,8 +5,8 @@ use sqlx::types::Json;
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::Error;
-use crate::types::Header;
+use super::{Error, hex};
+use crate::types::{Header, Message};
 
 const INSERT: &str = include_str!("sql/outbox_insert.sql");
 const STATUS: &str = include_str!("sql/outbox_status.sql");
@@ -24,17 +24,6 @@ pub(crate) struct Row {
     pub(crate) kind: String,
     pub(crate) source: String,
     pub(crate) occurred_at: Option<DateTime<Utc>>,
-    pub(crate) headers: Vec<Header>,
-    pub(crate) partition: Option<i32>,
-}
-
-/// A message of an application's own transaction. The database gives it its stream and its id.
-#[derive(Clone, Debug)]
-pub(crate) struct Own {
-    pub(crate) topic: String,
-    pub(crate) key: Option<Vec<u8>>,
-    pub(crate) payload: Option<Vec<u8>>,
-    pub(crate) kind: String,
     pub(crate) headers: Vec<Header>,
     pub(crate) partition: Option<i32>,
 }
@@ -99,8 +88,7 @@ type HexHeaders = Vec<(String, Option<String>)>;
 /// Numbers and stores messages, in order.
 pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Result<(), Error> {
     let headers = |row: &Row| -> Json<HexHeaders> {
-        let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect();
-        let header = |h: &Header| (h.name.clone(), h.value.as_ref().map(hex));
+        let header = |h: &Header| (h.name.clone(), h.value.as_deref().map(hex));
         Json(row.headers.iter().map(header).collect())
     };
     let stored = sqlx::query(INSERT)
@@ -131,17 +119,20 @@ pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Resul
 }
 
 /// Emits a message in a transaction that is not ours, and returns its id.
-pub(crate) async fn emit(connection: &mut PgConnection, own: Own) -> sqlx::Result<Uuid> {
-    let (names, values): (Vec<String>, Vec<Option<Vec<u8>>>) =
-        own.headers.into_iter().map(|h| (h.name, h.value)).unzip();
+pub(crate) async fn emit(connection: &mut PgConnection, message: Message) -> sqlx::Result<Uuid> {
+    let (names, values): (Vec<String>, Vec<Option<Vec<u8>>>) = message
+        .headers
+        .into_iter()
+        .map(|h| (h.name, h.value))
+        .unzip();
     sqlx::query_scalar(EMIT)
-        .bind(own.topic)
-        .bind(own.key)
-        .bind(own.payload)
+        .bind(message.topic)
+        .bind(message.key)
+        .bind(message.payload)
         .bind(names)
         .bind(values)
-        .bind(own.kind)
-        .bind(own.partition)
+        .bind(message.kind)
+        .bind(message.partition)
         .fetch_one(connection)
         .await
 }

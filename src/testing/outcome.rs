@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use crate::store::hex;
 use crate::store::scratch::{Message, Parked};
 
 /// Lines of a difference that are shown.
@@ -33,10 +34,7 @@ fn shown(bytes: Option<&[u8]>) -> Value {
 fn text(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => Value::from(text),
-        Err(_) => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            Value::from(format!("\\x{hex}"))
-        }
+        Err(_) => Value::from(format!("\\x{}", hex(bytes))),
     }
 }
 

@@ -1,14 +1,16 @@
-//! The words everything else is written in: topic-partition, offset, record.
+//! The words everything else is written in: topic-partition, offset, record, message.
 //!
 //! Nothing here knows the rest of the crate.
 
 mod header_names;
+mod message;
 mod record;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use header_names::HeaderNames;
+pub use message::Message;
 pub(crate) use record::Anchor;
 pub use record::{Header, Record, RecordBuilder};
 

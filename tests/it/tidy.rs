@@ -170,7 +170,7 @@ const KNOWS: [(&str, &[&str]); 16] = [
             "codec",
         ],
     ),
-    ("outbox", &["projection", "store"]),
+    ("outbox", &["types", "store", "projection"]),
     ("lib", &["cli", "outbox", "projection", "types"]),
 ];
 

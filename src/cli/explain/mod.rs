@@ -4,11 +4,11 @@ mod entity;
 mod log;
 mod record;
 
-use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use super::dead_letters::find;
+use super::output::time;
 use super::skip::partition;
 use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database, projections};
 use crate::projection::Registry;
@@ -100,10 +100,6 @@ async fn begin(connection: &mut PgConnection, projection: &str) -> Result<i32, F
     let path = transaction::search_path(&live.schema_name, &[]);
     transaction::look_into(connection, &path).await?;
     Ok(live.generation)
-}
-
-fn time(at: DateTime<Utc>) -> String {
-    at.format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 fn times(count: i32) -> String {
