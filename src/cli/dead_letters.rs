@@ -1,10 +1,9 @@
 //! `tidegate dead-letters`: records that could not be applied.
 
-use std::collections::BTreeSet;
-
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
+use sqlx::PgConnection;
 
 use super::output::{counted, excerpt, number, shown, table, time};
 use super::{
@@ -339,14 +338,6 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
     let mut connection = connect(&database).await?;
     let filter = arguments.which.filter(Some(&arguments.projection), false);
     let letters = dead_letter::list(&mut connection, &filter, LETTERS_MAX).await?;
-    let queues = queues(&letters);
-    let entities: usize = queues
-        .iter()
-        .map(|queue| match queue {
-            Queue::Entities(entities) => entities.len(),
-            Queue::Letter(_) => 1,
-        })
-        .sum();
     println!(
         "{}; with an entity goes all that waits of it, in order",
         counted(letters.len(), "parked record")
@@ -367,7 +358,13 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
         secrets: &secrets,
         letters_max: runtime::LETTERS_MAX,
     };
-    let bar = ProgressBar::with_draw_target(Some(entities as u64), ProgressDrawTarget::stderr());
+    let queues = queues(&redriver, &mut connection, &letters).await?;
+    let length = |queue: &Queue| match queue {
+        Queue::Entities(entities) => entities.len() as u64,
+        Queue::Letter(_) => 1,
+    };
+    let entities = queues.iter().map(length).sum();
+    let bar = ProgressBar::with_draw_target(Some(entities), ProgressDrawTarget::stderr());
     if let Ok(style) =
         ProgressStyle::with_template("{bar:30} {pos}/{len} entities, {elapsed}, {eta} left")
     {
@@ -388,10 +385,7 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
                 done => break done.map_err(redrive_failed)?,
             }
         };
-        bar.inc(match queue {
-            Queue::Entities(entities) => entities.len() as u64,
-            Queue::Letter(_) => 1,
-        });
+        bar.inc(length(queue));
         if let Some(rate) = arguments.rate.filter(|rate| *rate > 0) {
             let due =
                 std::time::Duration::from_secs_f64(redriven.resolved() as f64 / f64::from(rate));
@@ -418,19 +412,28 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
 }
 
 /// What to redrive together: whole entities, and letters that have none.
-fn queues(letters: &[Listed]) -> Vec<Queue> {
-    let entities: BTreeSet<&String> = letters
-        .iter()
-        .filter_map(|letter| letter.entity.as_ref())
-        .collect();
-    let entities: Vec<String> = entities.into_iter().cloned().collect();
+async fn queues(
+    redriver: &Redriver<'_>,
+    connection: &mut PgConnection,
+    letters: &[Listed],
+) -> Result<Vec<Queue>, Failed> {
+    let (of_entities, alone): (Vec<&Listed>, Vec<&Listed>) =
+        letters.iter().partition(|letter| letter.entity.is_some());
+    let alone: Vec<i64> = alone.into_iter().map(|letter| letter.number).collect();
+    let adopted = redriver.adopt(connection, &alone).await;
+    let (mut entities, alone) = adopted.map_err(redrive_failed)?;
+    entities.extend(
+        of_entities
+            .iter()
+            .filter_map(|letter| letter.entity.clone()),
+    );
+    let entities: Vec<String> = entities.into_iter().collect();
     let together = entities
         .chunks(ENTITIES_TOGETHER)
         .map(|chunk| Queue::Entities(chunk.to_vec()));
-    let alone = letters.iter().filter(|letter| letter.entity.is_none());
-    together
-        .chain(alone.map(|letter| Queue::Letter(letter.number)))
-        .collect()
+    Ok(together
+        .chain(alone.into_iter().map(Queue::Letter))
+        .collect())
 }
 
 fn redrive_failed(error: RedriveError) -> Failed {

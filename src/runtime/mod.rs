@@ -1,6 +1,7 @@
 //! Runs projections: claims positions, fetches, applies batches in the one transaction.
 
 mod admission;
+mod adoption;
 mod apply;
 mod attendance;
 mod claim;

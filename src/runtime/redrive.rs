@@ -13,7 +13,7 @@ use sqlx::{Connection as _, PgConnection};
 use super::apply::{Failure, Generation, effects, failure_of, message_row};
 use crate::codec::Decoder;
 use crate::engine::gate::{self, Admission, Standing};
-use crate::engine::parking::Rejection;
+use crate::engine::parking::{Reason, Rejection};
 use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::projection::{Emitted, Events, First, Gate, HandlerError, Outcome, Projection, Ref};
@@ -46,7 +46,7 @@ pub(crate) fn fewer(letters: usize) -> usize {
 pub(crate) enum Queue {
     /// All that waits of these entities, sorted, each once.
     Entities(Vec<String>),
-    /// One letter that has no entity.
+    /// One letter whose entity cannot be read.
     Letter(i64),
 }
 
@@ -230,6 +230,22 @@ impl Redriver<'_> {
         dead_letter::failed(connection, number, &rejection).await
     }
 
+    /// The live generation, as it is before a transaction.
+    pub(super) async fn generation(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Generation, RedriveError> {
+        let name = &self.projection.name;
+        let Some((live, _)) = store::projection::read(connection, name).await? else {
+            return Err(RedriveError::NotStarted(name.clone()));
+        };
+        Ok(Generation {
+            number: live.generation,
+            schema_name: live.schema_name,
+            schema_oid: live.schema_oid,
+        })
+    }
+
     /// One transaction; an error leaves the connection usable or is one that says it is not.
     async fn step(
         &self,
@@ -237,15 +253,7 @@ impl Redriver<'_> {
         queue: &Queue,
         max: usize,
     ) -> Result<Step, Stopped> {
-        let name = &self.projection.name;
-        let Some((live, _)) = store::projection::read(connection, name).await? else {
-            return Err(RedriveError::NotStarted(name.clone()).into());
-        };
-        let generation = Generation {
-            number: live.generation,
-            schema_name: live.schema_name,
-            schema_oid: live.schema_oid,
-        };
+        let generation = self.generation(connection).await?;
         let limit = self.timeouts.transaction();
         let done = tokio::time::timeout(
             limit,
@@ -300,13 +308,14 @@ impl Redriver<'_> {
                 dead_letter::queue(connection, name, number, &entities, max, by_sequence).await?
             }
         };
-        let events = self.decode(&letters);
+        let mut events = self.decode(&letters);
+        refuse_strangers(&letters, &mut events);
         let order = events.by_entity();
         let given_up = match projection.gate {
             Gate::Next { .. } => dead_letter::given_up(connection, name, number, &entities).await?,
             _ => HashMap::new(),
         };
-        let (mut outcomes, moved) = self.admit(&events, &order, &entities, &stands, &given_up);
+        let (mut outcomes, moved) = self.admit(&letters, &events, &entities, &stands, &given_up);
         if projection.event_id.is_some() {
             drop_duplicates(connection, &events, &mut outcomes).await?;
         }
@@ -411,7 +420,7 @@ impl Redriver<'_> {
     }
 
     /// What was read before the transaction must still be true in it.
-    async fn check(
+    pub(super) async fn check(
         &self,
         connection: &mut PgConnection,
         generation: &Generation,
@@ -437,7 +446,7 @@ impl Redriver<'_> {
         }
     }
 
-    fn decode<'l>(&self, letters: &'l [Waits]) -> Events<'l> {
+    pub(super) fn decode<'l>(&self, letters: &'l [Waits]) -> Events<'l> {
         let shares = letters
             .iter()
             .map(|letter| (&letter.partition, std::slice::from_ref(&letter.record)));
@@ -447,8 +456,8 @@ impl Redriver<'_> {
     /// The gate's decisions, per entity in the order of its queue, and where the gates stand afterwards.
     fn admit<'e>(
         &self,
+        letters: &[Waits],
         events: &Events<'_>,
-        order: &[Ref],
         entities: &[&'e str],
         stands: &[Standing],
         given_up: &HashMap<String, BTreeSet<i64>>,
@@ -462,11 +471,12 @@ impl Redriver<'_> {
             outcomes[*event as usize] = Outcome::Parked;
         }
         let mut by_entity: BTreeMap<&str, Vec<Ref>> = BTreeMap::new();
-        for event in order {
-            by_entity
-                .entry(events.entity(*event))
-                .or_default()
-                .push(*event);
+        for (event, letter) in (0..).zip(letters) {
+            if let Some(entity) = letter.entity.as_deref()
+                && !events.filtered[event as usize]
+            {
+                by_entity.entry(entity).or_default().push(event);
+            }
         }
         let mut moved = Vec::new();
         for (entity, standing) in entities.iter().zip(stands) {
@@ -568,6 +578,30 @@ impl Redriver<'_> {
             outbox::insert(connection, &rows).await?;
         }
         Ok(rows.len())
+    }
+}
+
+/// A letter passes the gate of the entity it waits for, and no other's: only that one is locked (I4).
+fn refuse_strangers(letters: &[Waits], events: &mut Events<'_>) {
+    for (event, letter) in (0..).zip(letters) {
+        let read = events.readable_entity(event).filter(|e| !e.is_empty());
+        if events.filtered[event as usize]
+            || events.rejected.contains_key(&event)
+            || read == letter.entity.as_deref()
+        {
+            continue;
+        }
+        let shown = |entity: Option<&str>| match entity {
+            Some(entity) => format!("entity `{entity}`"),
+            None => "no entity".to_owned(),
+        };
+        let detail = format!(
+            "the record was parked for {} and is read as of {} now; redrive it once more, or reset the projection if what reads it has changed",
+            shown(letter.entity.as_deref()),
+            shown(read)
+        );
+        let rejection = Rejection::new(Reason::Undecodable, detail);
+        events.rejected.insert(event, rejection);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::types::{Header, Record, RecordBuilder, TopicPartition};
 const INSERT: &str = include_str!("sql/dead_letter_insert.sql");
 const QUEUE: &str = include_str!("sql/dead_letter_queue.sql");
 const BY_NUMBER: &str = include_str!("sql/dead_letter_by_number.sql");
+const ADOPT: &str = include_str!("sql/dead_letter_adopt.sql");
 const REMAINING: &str = include_str!("sql/dead_letter_remaining.sql");
 const RESOLVE: &str = include_str!("sql/dead_letter_resolve.sql");
 const FAILED: &str = include_str!("sql/dead_letter_failed.sql");
@@ -197,6 +198,36 @@ pub(crate) async fn by_number(
         .fetch_all(connection)
         .await?;
     rows.iter().map(waits).collect()
+}
+
+/// A letter whose entity can be read by now.
+#[derive(Debug)]
+pub(crate) struct Adopted<'a> {
+    pub(crate) number: i64,
+    pub(crate) entity: &'a str,
+    pub(crate) sequence: Option<i64>,
+    pub(crate) rejection: Rejection,
+}
+
+/// Gives waiting letters their entities, whose gate rows are locked. Returns how many had none until now.
+pub(crate) async fn adopt(
+    connection: &mut PgConnection,
+    letters: &[Adopted<'_>],
+) -> Result<u64, Error> {
+    let of = letters.iter();
+    let done = sqlx::query(ADOPT)
+        .bind(of.clone().map(|l| l.number).collect::<Vec<_>>())
+        .bind(of.clone().map(|l| l.entity).collect::<Vec<_>>())
+        .bind(of.clone().map(|l| l.sequence).collect::<Vec<_>>())
+        .bind(
+            of.clone()
+                .map(|l| l.rejection.reason.name())
+                .collect::<Vec<_>>(),
+        )
+        .bind(of.clone().map(|l| &*l.rejection.detail).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
 }
 
 /// How many records of entities wait; entities without any are left out.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::dead_letters::{amounts, letter, letters, redrive, score, send, waiting};
-use crate::harness::{LONG, wait_until};
+use crate::harness::{LONG, World, wait_until};
 
 // I6: headers are kept with every record that is parked, also with those of partitions whose records were taken before
 // anybody knew that headers would be needed.
@@ -102,6 +102,104 @@ fn an_entity_whose_first_record_has_no_readable_sequence_begins_with_the_next_on
     world.wait_until_done(LONG);
     assert_eq!(amounts(&world)[0].1, 7);
     world.tidegate(&["verify"]).expect(0);
+}
+
+/// A record of which not even the entity can be read, and the record it should have been.
+fn unreadable(world: &World, account: &str, seq: i64, amount: i64) {
+    let sender = world.sender();
+    sender.send(0, None, Some(b"{"));
+    sender.flush();
+    world.wait_until_done(LONG);
+    let value = json!({ "account": account, "seq": seq, "amount": amount });
+    let repaired = format!(
+        "UPDATE tidegate.dead_letter SET key = '{account}', value = convert_to('{value}', 'UTF8') WHERE entity IS NULL"
+    );
+    world.db.run(&repaired);
+}
+
+// I4: what was parked without an entity passes the gate of the one that is read from it later.
+#[test]
+fn a_letter_whose_entity_can_be_read_at_last_passes_its_gate() {
+    let world = score(1);
+    let _process = world.start("a");
+    unreadable(&world, "a", 1, 5);
+    let sender = world.sender();
+    send(&sender, 0, "a", 2, 6);
+    sender.flush();
+    world.wait_until_done(LONG);
+    let done = redrive(&world, "score").expect(0);
+    assert!(done.stdout.contains("applied 0, stale 1"), "{done:?}");
+    assert_eq!(amounts(&world), [("a".to_owned(), 6)]);
+    unreadable(&world, "a", 3, 7);
+    let done = redrive(&world, "score").expect(0);
+    assert!(done.stdout.contains("applied 1, stale 0"), "{done:?}");
+    send(&sender, 0, "a", 4, 8);
+    sender.flush();
+    world.wait_until_done(LONG);
+    assert_eq!(
+        (waiting(&world), amounts(&world)),
+        (0, vec![("a".to_owned(), 8)])
+    );
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I4: under gate `next` it is what the later ones of its entity wait for, or waits itself.
+#[test]
+fn a_letter_whose_entity_can_be_read_at_last_takes_its_place_in_the_queue() {
+    let mut world = score(1);
+    world.change_projections("gate     = \"newest\"", "gate     = \"next\"");
+    let _process = world.start("a");
+    unreadable(&world, "a", 1, 5);
+    let sender = world.sender();
+    send(&sender, 0, "a", 2, 6);
+    sender.flush();
+    world.wait_until_done(LONG);
+    assert_eq!(letters(&world, "a"), [letter(2, "gap", "waiting")]);
+    redrive(&world, "score").expect(0);
+    assert_eq!(
+        (waiting(&world), amounts(&world)),
+        (0, vec![("a".to_owned(), 6)])
+    );
+
+    unreadable(&world, "b", 2, 9);
+    redrive(&world, "score").expect(0);
+    assert_eq!(letters(&world, "b"), [letter(2, "behind", "waiting")]);
+    send(&sender, 0, "b", 1, 4);
+    sender.flush();
+    wait_until(LONG, "b has come on", || {
+        amounts(&world).contains(&("b".to_owned(), 9))
+    });
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I4: only the gate it waits at is locked, so a letter that is read as another entity's is not applied.
+#[test]
+fn a_letter_that_is_read_as_another_entitys_keeps_its_place() {
+    let world = score(1);
+    let sender = world.sender();
+    send(&sender, 0, "b", 9, 3);
+    send(&sender, 0, "a", 1, 5000);
+    send(&sender, 0, "a", 2, 6);
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    let value = json!({ "account": "b", "seq": 1, "amount": 4 });
+    world.db.run(&format!(
+        "UPDATE tidegate.dead_letter SET key = 'b', value = convert_to('{value}', 'UTF8') WHERE sequence = 1"
+    ));
+    let again = redrive(&world, "score").expect(70);
+    assert!(
+        again
+            .stdout
+            .contains("parked for entity `a` and is read as of entity `b`"),
+        "{again:?}"
+    );
+    assert_eq!(amounts(&world), [("b".to_owned(), 3)]);
+    let expected = [
+        letter(1, "undecodable", "waiting"),
+        letter(2, "behind", "waiting"),
+    ];
+    assert_eq!(letters(&world, "a"), expected);
 }
 
 // Gate `next`: what is due is found and tried, also where records that are not due were parked before it.

@@ -1,0 +1,110 @@
+//! Adoption: a letter whose entity could not be read when it was parked, and can be now, takes its place in
+//! that entity's queue.
+//!
+//! Its gate is locked and marked first, as where a record is parked, so nothing of the entity passes it
+//! meanwhile; then it is redriven like any other (I4).
+
+use std::collections::BTreeSet;
+
+use sqlx::PgConnection;
+
+use super::apply::Generation;
+use super::letters::AROUND_COMMIT;
+use super::redrive::{RedriveError, Redriver};
+use super::reposition::end;
+use crate::engine::gate::Standing;
+use crate::engine::parking::{Reason, Rejection};
+use crate::projection::{First, Gate};
+use crate::store::dead_letter::{self, Adopted};
+use crate::store::{self, transaction};
+
+impl Redriver<'_> {
+    /// Returns the entities, and the letters that still have none.
+    pub(crate) async fn adopt(
+        &self,
+        connection: &mut PgConnection,
+        numbers: &[i64],
+    ) -> Result<(BTreeSet<String>, Vec<i64>), RedriveError> {
+        let (mut entities, mut adopted) = (BTreeSet::new(), BTreeSet::new());
+        for numbers in numbers.chunks(self.letters_max) {
+            let limit = self.timeouts.transaction();
+            let chunk = self.adopt_chunk(connection, numbers);
+            for (letter, entity) in store::within("adopting dead letters", limit, chunk).await? {
+                adopted.insert(letter);
+                entities.insert(entity);
+            }
+        }
+        let alone = numbers.iter().copied().filter(|n| !adopted.contains(n));
+        Ok((entities, alone.collect()))
+    }
+
+    async fn adopt_chunk(
+        &self,
+        connection: &mut PgConnection,
+        numbers: &[i64],
+    ) -> Result<Vec<(i64, String)>, RedriveError> {
+        let generation = self.generation(connection).await?;
+        let name = &self.projection.name;
+        let path = transaction::search_path(&generation.schema_name, &[]);
+        let application = format!("tidegate {} adopt {name}", self.owner);
+        transaction::begin(connection, &path, &application, &self.timeouts).await?;
+        let done = self.adopt_in(connection, &generation, numbers).await;
+        end(connection, done, AROUND_COMMIT).await
+    }
+
+    async fn adopt_in(
+        &self,
+        connection: &mut PgConnection,
+        generation: &Generation,
+        numbers: &[i64],
+    ) -> Result<Vec<(i64, String)>, RedriveError> {
+        let (name, number) = (&self.projection.name, generation.number);
+        transaction::open_apply(connection, name, "auto").await?;
+        self.check(connection, generation).await?;
+        let letters = dead_letter::by_number(connection, name, number, numbers).await?;
+        let events = self.decode(&letters);
+        let mut adopted = Vec::new();
+        for (event, letter) in (0..).zip(&letters) {
+            let entity = events.readable_entity(event).filter(|e| !e.is_empty());
+            let Some(entity) = entity.filter(|_| !events.filtered[event as usize]) else {
+                continue;
+            };
+            let detail = format!("its entity, `{entity}`, could not be read before");
+            let waits = Rejection::new(Reason::Behind, detail);
+            adopted.push(Adopted {
+                number: letter.number,
+                entity,
+                sequence: events.sequences[event as usize],
+                rejection: events.rejected.get(&event).cloned().unwrap_or(waits),
+            });
+        }
+        let entities: BTreeSet<&str> = adopted.iter().map(|letter| letter.entity).collect();
+        if entities.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sorted: Vec<&str> = entities.iter().copied().collect();
+        let initial = match self.projection.gate {
+            Gate::None => 0,
+            Gate::Newest | Gate::Next { first: First::Any } => i64::MIN,
+            Gate::Next {
+                first: First::At(first),
+            } => first.saturating_sub(1),
+        };
+        let stands = store::gate::lock(connection, &sorted, &vec![initial; sorted.len()]).await?;
+        let marked = |standing| Standing {
+            parked: true,
+            ..standing
+        };
+        let marks: Vec<(&str, Standing)> = sorted
+            .iter()
+            .copied()
+            .zip(stands.into_iter().map(marked))
+            .collect();
+        store::gate::set(connection, &marks).await?;
+        if dead_letter::adopt(connection, &adopted).await? != adopted.len() as u64 {
+            return Err(RedriveError::Refused);
+        }
+        let done = adopted.iter().map(|a| (a.number, a.entity.to_owned()));
+        Ok(done.collect())
+    }
+}
