@@ -25,7 +25,7 @@ pub(crate) use failure::MemberError;
 pub(crate) use member::{ABORT_TIMEOUT, Fetched, Input, Inputs, Joined, Member, MemberSettings};
 pub(crate) use mock::MockBroker;
 pub(crate) use neighbours::{DatabaseTag, Neighbours, client_id};
-pub(crate) use producer::{Enqueued, Producer, delivered};
+pub(crate) use producer::{Enqueued, HeaderRef, Producer, delivered};
 pub(crate) use queue::{Polled, Queue};
 pub(crate) use settings::{Connection, GroupProtocol, refusal, reserved};
 pub(crate) use topics::{Topics, read_all};

@@ -5,13 +5,15 @@ use std::time::Duration;
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
+use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _, PurgeConfig};
 
 use tracing::debug;
 
 use super::settings::Connection;
-use crate::types::Header;
+
+/// A header's name and value.
+pub(crate) type HeaderRef<'a> = (&'a str, Option<&'a [u8]>);
 
 /// The longest name of a topic.
 const TOPIC_LENGTH_MAX: usize = 249;
@@ -75,14 +77,11 @@ impl Producer {
         (topic, partition): (&str, Option<i32>),
         key: Option<&[u8]>,
         payload: Option<&[u8]>,
-        headers: &[Header],
+        headers: &[HeaderRef<'_>],
     ) -> Enqueued {
         let mut kafka_headers = OwnedHeaders::new_with_capacity(headers.len());
-        for header in headers {
-            kafka_headers = kafka_headers.insert(KafkaHeader {
-                key: &header.name,
-                value: header.value.as_deref(),
-            });
+        for (key, value) in headers {
+            kafka_headers = kafka_headers.insert(Header { key, value: *value });
         }
         let mut record: FutureRecord<'_, [u8], [u8]> =
             FutureRecord::to(topic).headers(kafka_headers);

@@ -9,7 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::DeliveryFuture;
 use tracing::warn;
 
-use super::message::headers;
+use super::message::{Values, headers};
 use super::{Error, Relay, Session, WINDOW};
 use crate::engine::backoff;
 use crate::engine::quarantine::{Failure, Verdict, decide};
@@ -65,7 +65,8 @@ impl Relay {
         rows: Vec<Outgoing>,
     ) -> Result<(), Error> {
         let mut window = Window::default();
-        let streams: BTreeSet<String> = rows.iter().map(|row| row.stream.clone()).collect();
+        let of_each = rows.chunk_by(|a, b| a.stream == b.stream);
+        let streams: BTreeSet<String> = of_each.map(|rows| rows[0].stream.clone()).collect();
         let unknown = self.look_up(session, &rows).await?;
         for row in rows {
             if self.stop.is_cancelled() || session.producer.failed_for_good().is_some() {
@@ -167,7 +168,8 @@ impl Relay {
         } else if let Some(refusal) = partition_refusal(session, &row) {
             Answer::Refused(refusal)
         } else {
-            let headers = headers(&row, &self.headers);
+            let values = Values::of(&row);
+            let headers = headers(&row, &values, &self.headers);
             let place = (&*row.topic, row.partition);
             let (key, payload) = (row.key.as_deref(), row.payload.as_deref());
             loop {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgConnection};
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, PgConnection, Row};
 use uuid::Uuid;
 
 use super::{Error, millis};
@@ -81,8 +82,8 @@ pub(crate) async fn take(
         .await?)
 }
 
-/// A message to send.
-#[derive(Clone, Debug, FromRow)]
+/// A message to send. Its columns come in this order: they are read by their places, since there are many rows.
+#[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) stream: String,
     pub(crate) number: i64,
@@ -92,7 +93,6 @@ pub(crate) struct Outgoing {
     pub(crate) partition: Option<i32>,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) payload: Option<Vec<u8>>,
-    #[sqlx(rename = "type")]
     pub(crate) kind: String,
     pub(crate) source: String,
     pub(crate) occurred_at: Option<DateTime<Utc>>,
@@ -102,8 +102,29 @@ pub(crate) struct Outgoing {
     /// From quarantine: its number is below the cursor.
     pub(crate) released: bool,
     /// It is in quarantine, and not to be sent.
-    #[sqlx(skip)]
     pub(crate) passed_over: bool,
+}
+
+impl FromRow<'_, PgRow> for Outgoing {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        Ok(Self {
+            stream: row.try_get(0)?,
+            number: row.try_get(1)?,
+            id: row.try_get(2)?,
+            topic: row.try_get(3)?,
+            partition: row.try_get(4)?,
+            key: row.try_get(5)?,
+            payload: row.try_get(6)?,
+            kind: row.try_get(7)?,
+            source: row.try_get(8)?,
+            occurred_at: row.try_get(9)?,
+            created_at: row.try_get(10)?,
+            header_names: row.try_get(11)?,
+            header_values: row.try_get(12)?,
+            released: row.try_get(13)?,
+            passed_over: false,
+        })
+    }
 }
 
 /// Reads what is behind the cursors, in number order within each stream: of each so many at most, and
@@ -113,13 +134,19 @@ pub(crate) async fn read(
     cursors: &[Cursor<'_>],
     bytes_max: i64,
 ) -> Result<Vec<Outgoing>, Error> {
-    Ok(sqlx::query_as(READ)
+    let mut rows: Vec<Outgoing> = sqlx::query_as(READ)
         .bind(cursors.iter().map(|c| c.stream).collect::<Vec<_>>())
         .bind(cursors.iter().map(|c| c.behind).collect::<Vec<_>>())
         .bind(cursors.iter().map(|c| c.most).collect::<Vec<_>>())
         .bind(bytes_max)
         .fetch_all(connection)
-        .await?)
+        .await?;
+    // As they come; Postgres would copy all of them to promise it.
+    let place = |row: &Outgoing| (row.stream.clone(), row.number);
+    if !rows.is_sorted_by(|a, b| (&a.stream, a.number) <= (&b.stream, b.number)) {
+        rows.sort_by_cached_key(place);
+    }
+    Ok(rows)
 }
 
 /// Moves cursors, renews leases, and returns the streams whose lease is still held (I9).
