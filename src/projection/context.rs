@@ -1,7 +1,7 @@
 //! What a handler may do: use the transaction, emit messages. It cannot commit.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -24,7 +24,8 @@ pub(crate) const HEADER_FRAMING: usize = 6;
 #[derive(Clone, Debug)]
 pub(crate) struct Emitted {
     pub(crate) reference: Ref,
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
+    /// Its place among those of the record and the name.
     pub(crate) index: i32,
     pub(crate) message: Message,
 }
@@ -51,7 +52,8 @@ pub struct Context<'c> {
     at: Option<Ref>,
     emitted: Vec<Emitted>,
     savepoints: u64,
-    counts: HashMap<Ref, Vec<(String, i32)>>,
+    /// Of emits: few, and each of them in many messages.
+    names: Vec<Arc<str>>,
 }
 
 impl<'c> Context<'c> {
@@ -61,7 +63,7 @@ impl<'c> Context<'c> {
             at: None,
             emitted: Vec::new(),
             savepoints: 0,
-            counts: HashMap::new(),
+            names: Vec::new(),
         }
     }
 
@@ -144,7 +146,7 @@ impl<'c> Context<'c> {
             "ROLLBACK TO SAVEPOINT {savepoint}; RELEASE SAVEPOINT {savepoint}"
         ))
         .await?;
-        self.take_back(savepoint.emitted);
+        self.emitted.truncate(savepoint.emitted);
         Ok(())
     }
 
@@ -153,20 +155,6 @@ impl<'c> Context<'c> {
             .execute(&mut *self.connection)
             .await?;
         Ok(())
-    }
-
-    /// Forgets all messages but the first `kept`, and their indexes: the next ones get the same again.
-    fn take_back(&mut self, kept: usize) {
-        for emitted in self.emitted.drain(kept..).rev() {
-            let counts = self.counts.entry(emitted.reference).or_default();
-            counts.retain_mut(|(name, count)| {
-                let is_first = *name == emitted.name && emitted.index == 0;
-                if *name == emitted.name {
-                    *count = emitted.index - 1;
-                }
-                !is_first
-            });
-        }
     }
 
     pub(crate) fn emit_ref(
@@ -178,21 +166,17 @@ impl<'c> Context<'c> {
         if let Some(why) = problem(name, &message) {
             return Err(HandlerError::terminal(format!("emit `{name}`: {why}")).at_ref(reference));
         }
-        let counts = self.counts.entry(reference).or_default();
-        let index = match counts.iter_mut().find(|(known, _)| known == name) {
-            Some((_, count)) => {
-                *count += 1;
-                *count
-            }
+        let name = match self.names.iter().find(|known| ***known == *name) {
+            Some(known) => Arc::clone(known),
             None => {
-                counts.push((name.to_owned(), 0));
-                0
+                self.names.push(name.into());
+                Arc::clone(&self.names[self.names.len() - 1])
             }
         };
         self.emitted.push(Emitted {
             reference,
-            name: name.to_owned(),
-            index,
+            name,
+            index: 0,
             message,
         });
         Ok(())
@@ -209,10 +193,20 @@ impl<'c> Context<'c> {
     }
 
     /// The messages, in the order in which batches of one record would have emitted them.
-    pub(crate) fn into_emitted(mut self) -> Vec<Emitted> {
+    pub(crate) fn into_emitted(self) -> Vec<Emitted> {
+        let mut emitted = self.emitted;
         // Stable: what one record emits stays in the handler's order.
-        self.emitted.sort_by_key(|emitted| emitted.reference);
-        self.emitted
+        if !emitted.is_sorted_by_key(|emitted| emitted.reference) {
+            emitted.sort_by_key(|emitted| emitted.reference);
+        }
+        for of_one in emitted.chunk_by_mut(|a, b| a.reference == b.reference) {
+            for later in 1..of_one.len() {
+                let (before, rest) = of_one.split_at_mut(later);
+                let same = before.iter().rfind(|one| one.name == rest[0].name);
+                rest[0].index = same.map_or(0, |one| one.index + 1);
+            }
+        }
+        emitted
     }
 }
 

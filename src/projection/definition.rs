@@ -360,6 +360,11 @@ impl Projection {
         &self.name
     }
 
+    /// The source that its messages name.
+    pub(crate) fn source(&self) -> String {
+        format!("/tidegate/{}", self.name)
+    }
+
     /// Whether anything of a record's headers is read.
     pub(crate) fn reads_headers(&self) -> bool {
         let header = |source: &Source| matches!(source, Source::Header(_));

@@ -9,12 +9,13 @@
 
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt as _;
 use sqlx::postgres::types::Oid;
 use sqlx::{Connection as _, PgConnection};
-use uuid::Uuid;
+use uuid::{Builder, Uuid};
 
 use super::admission;
 use super::dead_letter_topic;
@@ -25,9 +26,7 @@ use crate::engine::Class;
 use crate::engine::parking::{Brake, Reason, Rejection};
 use crate::engine::redact::Secrets;
 use crate::failpoint;
-use crate::projection::{
-    Batch, Context, Emitted, Events, HandlerError, Message, Outcome, Projection, Ref,
-};
+use crate::projection::{Batch, Context, Emitted, Events, HandlerError, Outcome, Projection, Ref};
 use crate::store::position::{Advance, Claim, Expected, Totals};
 use crate::store::{self, Timeouts, outbox, position, transaction};
 use crate::types::{NextOffset, Record, TopicPartition};
@@ -288,7 +287,7 @@ async fn in_transaction(
     let parked = &admitted.parked;
     messages.extend(dead_letter_topic::messages(applier, events, parts, parked));
     if !messages.is_empty() {
-        outbox::insert(connection, &messages).await?; // I5
+        outbox::insert(connection, &projection.source(), &messages).await?; // I5
         failpoint::reach(failpoint::APPLY_AFTER_OUTBOX);
     }
     if !parked.is_empty() {
@@ -433,93 +432,62 @@ fn messages(
     emitted: Vec<Emitted>,
     had_kept: &BTreeSet<Ref>,
 ) -> Vec<outbox::Row> {
+    let stream = |part: &Part<'_>| MessageStream::new(&projection.name, part.partition);
+    let streams: Vec<MessageStream> = parts.iter().map(stream).collect();
     let mut rows = Vec::with_capacity(emitted.len());
-    for Emitted {
-        reference,
-        name,
-        index,
-        message,
-        ..
-    } in emitted
-    {
-        let record = events.records[reference as usize];
+    for emitted in emitted {
+        let reference = emitted.reference;
         let share = events
             .shares
             .partition_point(|share| share.refs.end <= reference);
-        let (partition, claim) = (parts[share].partition, parts[share].claim);
+        let (claim, record) = (parts[share].claim, events.records[reference as usize]);
         if record.offset() < claim.emitted_through && !had_kept.contains(&reference) {
             continue;
         }
-        let emitted = (name, index, message);
-        rows.push(message_row(
-            projection,
-            partition,
-            claim.incarnation,
-            record,
-            emitted,
-        ));
+        rows.push(streams[share].row(claim.incarnation, record, emitted));
     }
     rows
 }
 
-/// A message as it is stored, in the name of its record.
-pub(super) fn message_row(
-    projection: &Projection,
-    partition: &TopicPartition,
-    incarnation: i32,
-    record: &Record,
-    (name, index, message): (String, i32, Message),
-) -> outbox::Row {
-    let offset = record.offset();
-    outbox::Row {
-        stream: stream(&projection.name, partition),
-        id: message_id(
-            &projection.name,
-            incarnation,
-            partition,
-            offset,
-            &name,
-            index,
-        ),
-        topic: message.topic,
-        key: message.key,
-        payload: message.payload,
-        kind: if message.kind.is_empty() {
-            name
-        } else {
-            message.kind
-        },
-        source: format!("/tidegate/{}", projection.name),
-        occurred_at: record.time(),
-        headers: message.headers,
-        partition: message.partition,
+/// The stream of the messages that a partition's records cause.
+pub(super) struct MessageStream {
+    name: Arc<str>,
+    /// What ids of it begin with.
+    prefix: [u8; 2],
+}
+
+impl MessageStream {
+    pub(super) fn new(projection: &str, partition: &TopicPartition) -> Self {
+        let (topic, partition) = (partition.topic(), partition.partition());
+        let name = format!("{projection}/{topic}/{partition}");
+        let [first, second, ..] = Uuid::new_v5(&MESSAGE_IDS, name.as_bytes()).into_bytes();
+        Self {
+            name: name.into(),
+            prefix: [first, second],
+        }
     }
-}
 
-/// The stream of a partition's messages.
-pub(crate) fn stream(projection: &str, partition: &TopicPartition) -> String {
-    format!(
-        "{projection}/{}/{}",
-        partition.topic(),
-        partition.partition()
-    )
-}
+    /// A message as it is stored, in the name of its record.
+    pub(super) fn row(&self, incarnation: i32, record: &Record, emitted: Emitted) -> outbox::Row {
+        let (name, index) = (emitted.name, emitted.index);
+        outbox::Row {
+            stream: Arc::clone(&self.name),
+            id: self.message_id(incarnation, record.offset(), &name, index),
+            name,
+            occurred_at: record.time(),
+            message: emitted.message,
+        }
+    }
 
-/// A message's identity: the same over all retries, redeliveries and rebuilds (I5).
-fn message_id(
-    projection: &str,
-    incarnation: i32,
-    partition: &TopicPartition,
-    offset: i64,
-    emit: &str,
-    index: i32,
-) -> Uuid {
-    let name = format!(
-        "{projection}\0{incarnation}\0{}\0{}\0{offset}\0{emit}\0{index}",
-        partition.topic(),
-        partition.partition(),
-    );
-    Uuid::new_v5(&MESSAGE_IDS, name.as_bytes())
+    /// A message's identity: the same over all retries, redeliveries and rebuilds (I5). It begins with the
+    /// stream and the offset, so that ids that are stored together stand together in the index of ids.
+    fn message_id(&self, incarnation: i32, offset: i64, emit: &str, index: i32) -> Uuid {
+        let name = format!("{}\0{incarnation}\0{offset}\0{emit}\0{index}", self.name);
+        let mut id = Uuid::new_v5(&MESSAGE_IDS, name.as_bytes()).into_bytes();
+        id[..2].copy_from_slice(&self.prefix);
+        id[2..6].copy_from_slice(&offset.to_be_bytes()[4..]);
+        Builder::from_custom_bytes(id).into_uuid()
+    }
 }
 
 /// What the position statement is asked to do: every record is counted as exactly one outcome (I6).

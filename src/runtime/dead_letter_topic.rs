@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use super::apply::{Applier, Part, message_row};
+use super::apply::{Applier, MessageStream, Part};
 use super::parking;
 use crate::engine::parking::Rejection;
-use crate::projection::{Events, HEADER_FRAMING, MESSAGE_SIZE_MAX, Message, Ref};
+use crate::projection::{Emitted, Events, HEADER_FRAMING, MESSAGE_SIZE_MAX, Message, Ref};
 use crate::store::outbox;
 use crate::types::{Header, Record, TopicPartition};
 
@@ -44,11 +44,16 @@ pub(super) fn messages(
             ..rejection.clone()
         };
         let message = message(topic, part.partition, record, &rejection);
-        let (projection, incarnation) = (applier.projection, part.claim.incarnation);
-        let message = (KIND.to_owned(), INDEX, message);
-        let row = message_row(projection, part.partition, incarnation, record, message);
+        let emitted = Emitted {
+            reference: *event,
+            name: KIND.into(),
+            index: INDEX,
+            message,
+        };
+        let stream = MessageStream::new(&applier.projection.name, part.partition);
+        let row = stream.row(part.claim.incarnation, record, emitted);
         Some(outbox::Row {
-            stream: format!("{}/dead-letters", row.stream),
+            stream: format!("{}/dead-letters", row.stream).into(),
             ..row
         })
     };

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlx::{Connection as _, PgConnection};
 
-use super::apply::{Failure, Generation, effects, failure_of, message_row};
+use super::apply::{Failure, Generation, MessageStream, effects, failure_of};
 use crate::codec::Decoder;
 use crate::engine::gate::{self, Admission, Standing};
 use crate::engine::parking::{Reason, Rejection};
@@ -363,7 +363,7 @@ impl Redriver<'_> {
         }
         transaction::set_search_path(connection, &search_path).await?;
         let messages = self
-            .spend_and_emit(connection, &letters, &events, &outcomes, emitted)
+            .spend_and_emit(connection, &letters, &outcomes, emitted)
             .await?;
 
         let remaining = dead_letter::remaining(connection, name, number, &entities).await?;
@@ -526,7 +526,6 @@ impl Redriver<'_> {
         &self,
         connection: &mut PgConnection,
         letters: &[Waits],
-        events: &Events<'_>,
         outcomes: &[Outcome],
         emitted: Vec<Emitted>,
     ) -> Result<usize, store::Error> {
@@ -552,30 +551,15 @@ impl Redriver<'_> {
             .into_iter()
             .collect();
         let mut rows = Vec::new();
-        for Emitted {
-            reference,
-            name,
-            index,
-            message,
-            ..
-        } in emitted
-        {
-            let letter = &letters[reference as usize];
+        for emitted in emitted {
+            let letter = &letters[emitted.reference as usize];
             if had.contains(&right(letter)) {
-                let record = events.records[reference as usize];
-                let message = (name, index, message);
-                let (partition, incarnation) = (&letter.partition, letter.incarnation);
-                rows.push(message_row(
-                    self.projection,
-                    partition,
-                    incarnation,
-                    record,
-                    message,
-                ));
+                let stream = MessageStream::new(name, &letter.partition);
+                rows.push(stream.row(letter.incarnation, &letter.record, emitted));
             }
         }
         if !rows.is_empty() {
-            outbox::insert(connection, &rows).await?;
+            outbox::insert(connection, &self.projection.source(), &rows).await?;
         }
         Ok(rows.len())
     }

@@ -1,7 +1,5 @@
 //! Reads the rows of an `emit` statement as messages.
 
-use std::collections::BTreeSet;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -30,13 +28,22 @@ const CONTENT_TYPE: &str = "content-type";
 const TEXTUAL: &[&str] = &["TEXT", "VARCHAR", "UUID", "INT8", "INT4", "INT2", "BYTEA"];
 
 /// The messages of a result, in the order in which they leave: by source event, then `_index`, then
-/// key and payload, since SQL promises no order of its own.
+/// key and payload, since SQL promises no order of its own. `known` are the events there are.
 pub(super) fn read(
     emit: &Emit,
     rows: &[PgRow],
-    known: &BTreeSet<Ref>,
+    known: &[Ref],
 ) -> Result<Vec<(Ref, Message)>, HandlerError> {
     let fail = |why: String| HandlerError::new(Class::Halt, format!("emit {}: {why}", emit.name));
+    let mut known = known.to_vec();
+    known.sort_unstable();
+    let columns: Vec<(&str, bool)> = rows.first().map_or_else(Vec::new, |row| {
+        let json = |name: &str| matches!(name, "JSONB" | "JSON");
+        let columns = row.columns().iter();
+        columns
+            .map(|c| (c.name(), json(c.type_info().name())))
+            .collect()
+    });
     let mut messages = Vec::with_capacity(rows.len());
     for row in rows {
         let reference: Option<i64> = row
@@ -44,7 +51,7 @@ pub(super) fn read(
             .map_err(|error| fail(format!("column `_ref`: {error}")))?;
         let reference = reference
             .and_then(|reference| Ref::try_from(reference).ok())
-            .filter(|reference| known.contains(reference))
+            .filter(|reference| known.binary_search(reference).is_ok())
             .ok_or_else(|| {
                 fail("`_ref` is not that of an event of the batch; a message comes from one event: select `_ref` of `events`".to_owned())
             })?;
@@ -54,34 +61,33 @@ pub(super) fn read(
         };
         let mut index: i64 = 0;
         let mut is_json = false;
-        for column in row.columns() {
+        for (place, (name, json)) in columns.iter().enumerate() {
+            if *name == "_ref" {
+                continue;
+            }
             let value = row
-                .try_get_raw(column.ordinal())
+                .try_get_raw(place)
                 .map_err(|error| fail(error.to_string()))?;
-            let value =
-                bytes(&value).map_err(|why| fail(format!("column `{}`: {why}", column.name())))?;
-            let text = || {
-                value
-                    .as_deref()
-                    .map(|v| String::from_utf8_lossy(v).into_owned())
+            let value = bytes(&value).map_err(|why| fail(format!("column `{name}`: {why}")))?;
+            let text = |value: Option<Vec<u8>>| {
+                value.map(|value| String::from_utf8_lossy(&value).into_owned())
             };
-            match column.name() {
+            match *name {
                 "key" => message.key = value,
                 "payload" => {
-                    let json = matches!(column.type_info().name(), "JSONB" | "JSON");
-                    is_json = json && value.is_some();
+                    is_json = *json && value.is_some();
                     message.payload = value;
                 }
-                "topic" => message.topic = text().unwrap_or_default(),
-                "type" => message.kind = text().unwrap_or_default(),
+                "topic" => message.topic = text(value).unwrap_or_default(),
+                "type" => message.kind = text(value).unwrap_or_default(),
                 "headers" => {
                     message.headers = headers(value.as_deref()).map_err(|why| {
                         HandlerError::terminal(format!("emit {}: headers: {why}", emit.name))
                             .at_ref(reference)
                     })?;
                 }
-                "partition" => message.partition = text().and_then(|t| t.parse().ok()),
-                "_index" => index = text().and_then(|t| t.parse().ok()).unwrap_or_default(),
+                "partition" => message.partition = text(value).and_then(|t| t.parse().ok()),
+                "_index" => index = text(value).and_then(|t| t.parse().ok()).unwrap_or_default(),
                 _ => {}
             }
         }
@@ -95,13 +101,16 @@ pub(super) fn read(
         }
         messages.push((reference, index, message));
     }
-    messages.sort_by(|(ref_a, index_a, a), (ref_b, index_b, b)| {
+    let mut order: Vec<usize> = (0..messages.len()).collect();
+    order.sort_by(|a, b| {
+        let ((ref_a, index_a, a), (ref_b, index_b, b)) = (&messages[*a], &messages[*b]);
         (ref_a, index_a, &a.key, &a.payload).cmp(&(ref_b, index_b, &b.key, &b.payload))
     });
-    Ok(messages
-        .into_iter()
-        .map(|(reference, _, message)| (reference, message))
-        .collect())
+    let mut take = |place: usize| {
+        let (reference, _, message) = &mut messages[place];
+        (*reference, std::mem::take(message))
+    };
+    Ok(order.into_iter().map(&mut take).collect())
 }
 
 /// A value as the bytes of a message.

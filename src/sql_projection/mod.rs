@@ -13,7 +13,6 @@ mod check;
 mod lexer;
 mod message;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -244,8 +243,7 @@ impl SqlProjection {
                 .fetch_all(ctx.connection())
                 .await
                 .map_err(|error| emit.statement.failed(error))?;
-            let known: BTreeSet<Ref> = step.iter().copied().collect();
-            for (reference, message) in message::read(emit, &rows, &known)? {
+            for (reference, message) in message::read(emit, &rows, step)? {
                 ctx.emit_ref(reference, &emit.name, message)?;
             }
         }

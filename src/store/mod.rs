@@ -5,6 +5,7 @@
 //! statement says what it expects, and its wrapper turns the answer into a typed value.
 
 pub(crate) mod blocking;
+mod copy;
 pub(crate) mod dead_letter;
 mod emission;
 mod error;
@@ -105,7 +106,12 @@ impl Database {
 
 /// Bytes as text that holds nothing but digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value & 0xf)]);
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(*byte)])
+        .collect()
 }
 
 /// Awaits an answer of the database, but not for ever: sqlx itself would wait on a dead socket.

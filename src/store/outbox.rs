@@ -1,14 +1,18 @@
 //! `outbox` and `stream`: downstream messages, numbered per stream.
 
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
-use sqlx::types::Json;
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::{Error, hex};
-use crate::types::{Header, Message};
+use super::Error;
+use super::copy::Copy;
+use crate::types::Message;
 
-const INSERT: &str = include_str!("sql/outbox_insert.sql");
+const NUMBER: &str = include_str!("sql/outbox_number.sql");
+const COPY: &str = include_str!("sql/outbox_copy.sql");
 const STATUS: &str = include_str!("sql/outbox_status.sql");
 const EMIT: &str = include_str!("sql/outbox_emit.sql");
 const ACCOUNT: &str = include_str!("sql/outbox_account.sql");
@@ -16,16 +20,13 @@ const ACCOUNT: &str = include_str!("sql/outbox_account.sql");
 /// A message as it is stored, apart from its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    pub(crate) stream: String,
+    pub(crate) stream: Arc<str>,
     pub(crate) id: Uuid,
-    pub(crate) topic: String,
-    pub(crate) key: Option<Vec<u8>>,
-    pub(crate) payload: Option<Vec<u8>>,
-    pub(crate) kind: String,
-    pub(crate) source: String,
+    /// Of the emit: the type of a message that names none.
+    pub(crate) name: Arc<str>,
+    /// When what it tells of has happened.
     pub(crate) occurred_at: Option<DateTime<Utc>>,
-    pub(crate) headers: Vec<Header>,
-    pub(crate) partition: Option<i32>,
+    pub(crate) message: Message,
 }
 
 /// A stream as `verify` looks at it.
@@ -82,33 +83,50 @@ pub(crate) async fn status(connection: &mut PgConnection) -> Result<Vec<Status>,
     Ok(sqlx::query_as(STATUS).fetch_all(connection).await?)
 }
 
-/// Headers as name and value in hexadecimal: arrays of arrays do not travel, and values are bytes.
-type HexHeaders = Vec<(String, Option<String>)>;
-
-/// Numbers and stores messages, in order.
-pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Result<(), Error> {
-    let headers = |row: &Row| -> Json<HexHeaders> {
-        let header = |h: &Header| (h.name.clone(), h.value.as_deref().map(hex));
-        Json(row.headers.iter().map(header).collect())
-    };
-    let stored = sqlx::query(INSERT)
-        .bind(rows.iter().map(|r| &*r.stream).collect::<Vec<_>>())
-        .bind(rows.iter().map(|r| r.id).collect::<Vec<_>>())
-        .bind(rows.iter().map(|r| &*r.topic).collect::<Vec<_>>())
-        .bind(rows.iter().map(|r| r.key.as_deref()).collect::<Vec<_>>())
-        .bind(
-            rows.iter()
-                .map(|r| r.payload.as_deref())
-                .collect::<Vec<_>>(),
-        )
-        .bind(rows.iter().map(|r| &*r.kind).collect::<Vec<_>>())
-        .bind(rows.iter().map(|r| &*r.source).collect::<Vec<_>>())
-        .bind(rows.iter().map(|r| r.occurred_at).collect::<Vec<_>>())
-        .bind(rows.iter().map(headers).collect::<Vec<_>>())
-        .bind(rows.iter().map(|r| r.partition).collect::<Vec<_>>())
-        .execute(connection)
-        .await?
-        .rows_affected();
+/// Numbers and stores the messages of a batch, in order. All have one source.
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    source: &str,
+    rows: &[Row],
+) -> Result<(), Error> {
+    let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
+    for row in rows {
+        *counts.entry(&row.stream).or_default() += 1;
+    }
+    let last: Vec<(String, i64)> = sqlx::query_as(NUMBER)
+        .bind(counts.keys().copied().collect::<Vec<_>>())
+        .bind(counts.values().copied().collect::<Vec<_>>())
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut before: HashMap<&str, i64> = last
+        .iter()
+        .map(|(stream, last)| (&**stream, last - counts.get(&**stream).unwrap_or(&0)))
+        .collect();
+    let mut copy = Copy::begin(connection, COPY).await?;
+    for row in rows {
+        let number = before.entry(&row.stream).or_default();
+        *number += 1;
+        let message = &row.message;
+        let headers = message.headers.iter();
+        let mut fields = copy.row(12);
+        fields.text(&row.stream)?;
+        fields.bigint(*number)?;
+        fields.uuid(row.id)?;
+        fields.text(&message.topic)?;
+        fields.bytes(message.key.as_deref())?;
+        fields.bytes(message.payload.as_deref())?;
+        fields.text(match &*message.kind {
+            "" => &row.name,
+            kind => kind,
+        })?;
+        fields.text(source)?;
+        fields.time(row.occurred_at)?;
+        fields.texts(headers.clone().map(|header| &*header.name))?;
+        fields.byteas(headers.map(|header| header.value.as_deref()))?;
+        fields.integer(message.partition)?;
+        copy.send_if_full().await?;
+    }
+    let stored = copy.finish().await?;
     if stored != rows.len() as u64 {
         return Err(Error::Unexpected(format!(
             "the outbox stored {stored} of {} messages",

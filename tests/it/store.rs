@@ -44,7 +44,12 @@ fn every_statement_fits_the_migrated_schema() {
     for file in files
         .iter()
         // Those are no single statements that Postgres could prepare.
-        .filter(|file| !matches!(&***file, "schema_bookkeeping.sql" | "scratch_empty.sql"))
+        .filter(|file| {
+            !matches!(
+                &***file,
+                "schema_bookkeeping.sql" | "scratch_empty.sql" | "outbox_copy.sql"
+            )
+        })
     {
         let prepare = format!("PREPARE checked AS {}", statement(file));
         match session.try_run(&prepare) {

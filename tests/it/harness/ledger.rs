@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use uuid::Uuid;
+use uuid::{Builder, Uuid};
 
 use super::{Kafka, LogRecord, Sender};
 
@@ -178,8 +178,16 @@ pub(crate) fn message_id(
 ) -> Uuid {
     let namespace = Uuid::from_u128(0x9c5b_94b1_35ad_49bb_b118_8e8f_c24a_bf80);
     let (partition, offset) = (record.partition, record.offset);
-    let name = format!("{projection}\0{topic_id}\0{topic}\0{partition}\0{offset}\0{emit}\0{index}");
-    Uuid::new_v5(&namespace, name.as_bytes())
+    let stream = format!("{projection}/{topic}/{partition}");
+    let name = format!("{stream}\0{topic_id}\0{offset}\0{emit}\0{index}");
+    let mut id = Uuid::new_v5(&namespace, name.as_bytes()).into_bytes();
+    let stream = Uuid::new_v5(
+        &namespace,
+        format!("{projection}/{topic}/{partition}").as_bytes(),
+    );
+    id[..2].copy_from_slice(&stream.as_bytes()[..2]);
+    id[2..6].copy_from_slice(&offset.to_be_bytes()[4..]);
+    Builder::from_custom_bytes(id).into_uuid()
 }
 
 impl Expected {
