@@ -186,7 +186,12 @@ impl Relay {
                                 return Ok(());
                             }
                         }
-                        None => tokio::time::sleep(Duration::from_millis(10)).await,
+                        None => {
+                            let pause = tokio::time::sleep(Duration::from_millis(10));
+                            if self.patiently(session, pause, None).await?.is_none() {
+                                return Ok(()); // told to stop
+                            }
+                        }
                     },
                     // It has stopped at a message that it took before: which one is told by its answer.
                     Enqueued::Refused(_) if session.producer.failed_for_good().is_some() => {
