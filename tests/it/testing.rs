@@ -198,17 +198,18 @@ fn a_test_leaves_no_database_behind() {
 }
 
 #[test]
-fn the_tests_of_the_example_pass() {
+fn the_examples_are_right_and_their_own_tests_pass() {
     let world = World::without_kafka();
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/ledger/tidegate.toml");
-    let output = world
-        .launch("tests")
-        .env("TIDEGATE_CONFIG", example)
-        .output(&["test"])
-        .expect(0);
-    assert!(
-        output.stdout.contains("4 tests passed"),
-        "{}",
-        output.stdout
-    );
+    for (example, tests) in [("ledger", 4), ("feed", 2), ("totals", 1)] {
+        let config = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/");
+        let config = format!("{config}{example}/tidegate.toml");
+        let run = |command: &str| {
+            let command = [command, "--config", &config];
+            world.launch(example).output(&command).expect(0)
+        };
+        run("check");
+        let done = run("test").stdout;
+        let passed = format!("{tests} test{} passed", if tests == 1 { "" } else { "s" });
+        assert!(done.contains(&passed), "{example}: {done}");
+    }
 }
