@@ -85,12 +85,13 @@ pub(crate) async fn status(connection: &mut PgConnection) -> Result<Vec<Status>,
 /// Headers as name and value in hexadecimal: arrays of arrays do not travel, and values are bytes.
 type HexHeaders = Vec<(String, Option<String>)>;
 
+pub(super) fn hex_headers(row: &Row) -> Json<HexHeaders> {
+    let header = |h: &Header| (h.name.clone(), h.value.as_deref().map(hex));
+    Json(row.headers.iter().map(header).collect())
+}
+
 /// Numbers and stores messages, in order.
 pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Result<(), Error> {
-    let headers = |row: &Row| -> Json<HexHeaders> {
-        let header = |h: &Header| (h.name.clone(), h.value.as_deref().map(hex));
-        Json(row.headers.iter().map(header).collect())
-    };
     let stored = sqlx::query(INSERT)
         .bind(rows.iter().map(|r| &*r.stream).collect::<Vec<_>>())
         .bind(rows.iter().map(|r| r.id).collect::<Vec<_>>())
@@ -104,7 +105,7 @@ pub(crate) async fn insert(connection: &mut PgConnection, rows: &[Row]) -> Resul
         .bind(rows.iter().map(|r| &*r.kind).collect::<Vec<_>>())
         .bind(rows.iter().map(|r| &*r.source).collect::<Vec<_>>())
         .bind(rows.iter().map(|r| r.occurred_at).collect::<Vec<_>>())
-        .bind(rows.iter().map(headers).collect::<Vec<_>>())
+        .bind(rows.iter().map(hex_headers).collect::<Vec<_>>())
         .bind(rows.iter().map(|r| r.partition).collect::<Vec<_>>())
         .execute(connection)
         .await?

@@ -13,3 +13,24 @@ CREATE TABLE _inbox (
     event_id   text COLLATE "C" PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
+
+-- While this is not the live generation: messages of records that have not spent their right to emit. They go to the
+-- outbox when it becomes the live one, if the records have their right still.
+CREATE TABLE _held (
+    topic             text NOT NULL,
+    incarnation       integer NOT NULL,
+    partition         integer NOT NULL,
+    record_offset     bigint NOT NULL,
+    place             integer NOT NULL,
+    stream            text NOT NULL,
+    id                uuid PRIMARY KEY,
+    message_topic     text NOT NULL,
+    key               bytea,
+    payload           bytea,
+    type              text NOT NULL,
+    source            text NOT NULL,
+    occurred_at       timestamptz,
+    header_names      text[] NOT NULL,
+    header_values     bytea[] NOT NULL,
+    message_partition integer
+);
