@@ -15,8 +15,8 @@ BEGIN
     FOR schema_name IN SELECT g.schema_name FROM tidegate.generation g WHERE g.state = 'live' LOOP
         EXECUTE format(
             'CREATE TABLE %I._held (
-                topic text NOT NULL, incarnation integer NOT NULL, partition integer NOT NULL,
-                record_offset bigint NOT NULL, place integer NOT NULL, stream text NOT NULL,
+                number bigint GENERATED ALWAYS AS IDENTITY, topic text NOT NULL, incarnation integer NOT NULL,
+                partition integer NOT NULL, record_offset bigint NOT NULL, stream text NOT NULL,
                 id uuid PRIMARY KEY, message_topic text NOT NULL, key bytea, payload bytea, type text NOT NULL,
                 source text NOT NULL, occurred_at timestamptz, header_names text[] NOT NULL,
                 header_values bytea[] NOT NULL, message_partition integer)',
