@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tokio::sync::oneshot;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::batch::Chosen;
@@ -260,7 +260,9 @@ impl Writer {
             return;
         };
         *not_before = Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY);
-        if waits.as_ref() != Some(&why) {
+        if why == Waits::NotBuilding {
+            debug!(projection = self.projection.name, %partition, why = %why, "not claimed");
+        } else if waits.as_ref() != Some(&why) {
             warn!(projection = self.projection.name, %partition, why = %why, "not claimed; trying again");
             *waits = Some(why);
         }
