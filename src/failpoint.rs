@@ -94,6 +94,23 @@ points! {
     /// It is committed, the operator does not know.
     RESET_AFTER_COMMIT = "reset-after-commit";
 
+    /// The tables and positions of a build are made, or a former generation is taken for one, and it is not committed.
+    REBUILD_BEFORE_BEGIN = "rebuild-before-begin";
+    /// It is committed, nothing is built.
+    REBUILD_AFTER_BEGIN = "rebuild-after-begin";
+    /// The live generation is held up for a build to catch up.
+    REBUILD_HOLDING = "rebuild-holding";
+    /// The build stands where the live generation stands; what it held back is in the outbox.
+    REBUILD_AFTER_MESSAGES = "rebuild-after-messages";
+    /// The schemas have changed places, and it is not committed.
+    REBUILD_BEFORE_CUT_OVER = "rebuild-before-cut-over";
+    /// It is committed, the operator does not know.
+    REBUILD_AFTER_CUT_OVER = "rebuild-after-cut-over";
+    /// What was built is dropped, and it is not committed.
+    REBUILD_BEFORE_ABANDON = "rebuild-before-abandon";
+    /// It is committed, the operator does not know.
+    REBUILD_AFTER_ABANDON = "rebuild-after-abandon";
+
     /// Positions are moved by hand, and it is not committed.
     REPOSITION_BEFORE_COMMIT = "reposition-before-commit";
     /// It is committed, the operator does not know.

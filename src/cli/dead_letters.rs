@@ -14,7 +14,7 @@ use crate::codec::Decoder;
 use crate::engine::Class;
 use crate::engine::parking::Reason;
 use crate::projection::{Gate, Projection, Registry};
-use crate::runtime::{self, LetterError, Operator, Queue, RedriveError, Redriven, Redriver};
+use crate::runtime::{self, LetterError, Operator, Queue, RedriveError, Redriven, Redriver, Role};
 use crate::store;
 use crate::store::dead_letter::{self, Filter, Listed};
 
@@ -351,6 +351,7 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
     let owner = format!("cli-{}", std::process::id());
     let (decoder, secrets) = (Decoder::new(projection), config.secrets());
     let mut redriver = Redriver {
+        role: Role::Live,
         projection,
         decoder: &decoder,
         timeouts: database.timeouts,

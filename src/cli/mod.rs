@@ -25,6 +25,7 @@ mod migrate;
 mod outbox;
 mod output;
 mod pause;
+mod rebuild;
 mod relay;
 mod reset;
 mod run;
@@ -84,6 +85,8 @@ enum Command {
     Verify(verify::Arguments),
     /// Empties a projection's tables and fills them again from the log, also while it runs
     Reset(reset::Arguments),
+    /// Builds a projection's tables anew beside the live ones, and has them take their place
+    Rebuild(rebuild::Arguments),
     /// Leaves out records of one partition, on record: some that retention has removed, or that cannot be applied
     Skip(skip::Arguments),
     /// Goes on with a topic that was deleted and made again, or moved to another cluster
@@ -193,7 +196,10 @@ pub fn main(registry: Registry) -> ExitCode {
             return ExitCode::from(CODE_TRY_AGAIN);
         }
     };
-    match runtime.block_on(execute(arguments.command, registry)) {
+    let done = runtime.block_on(execute(arguments.command, registry));
+    // Not waiting for a thread that waits for somebody's answer.
+    runtime.shutdown_background();
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { code, error }) => {
             let text = format!("{error:#}");
@@ -218,6 +224,7 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Explain(arguments) => explain::execute(arguments, registry).await,
         Command::Verify(arguments) => verify::execute(arguments).await,
         Command::Reset(arguments) => reset::execute(arguments, registry).await,
+        Command::Rebuild(arguments) => rebuild::execute(arguments, registry).await,
         Command::Skip(arguments) => skip::execute(arguments).await,
         Command::AcceptTopic(arguments) => accept_topic::execute(arguments).await,
         Command::DeadLetters(arguments) => dead_letters::execute(arguments, registry).await,

@@ -17,6 +17,8 @@ use crate::runtime::{self, RunError};
 
 /// librdkafka speaks for itself; what rdkafka logs of the same events is left out.
 const DEFAULT_LOG: &str = "info,rdkafka=off";
+/// The same for a command that shows by itself what it does.
+pub(super) const QUIET_LOG: &str = "warn,rdkafka=off";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {

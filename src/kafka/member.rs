@@ -25,8 +25,9 @@ use tracing::{debug, error, info, warn};
 
 use super::commit::{Mirroring, commit};
 use super::failure::MemberError;
+use super::membership::{Assignment, Input, Inputs, MemberSettings};
 use super::queue::{Progress, Queue};
-use super::settings::{Connection, GroupProtocol};
+use super::settings::GroupProtocol;
 use crate::failpoint;
 use crate::telemetry;
 use crate::types::{NextOffset, TopicPartition};
@@ -38,28 +39,6 @@ pub(crate) const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long to wait for the broker's answer when a member leaves, with all partitions given up already.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the group tells a writer. Never lost, never reordered.
-#[derive(Debug)]
-pub(crate) enum Input {
-    /// These partitions are this writer's now.
-    Assigned(Vec<TopicPartition>),
-    /// These partitions go to somebody else. The group waits until `done` is dropped, or a bound passes;
-    /// then it asks to abort, and waits a little more.
-    Revoked {
-        partitions: Vec<TopicPartition>,
-        done: mpsc::Sender<()>,
-    },
-}
-
-/// A writer's side of the member.
-pub(crate) struct Inputs {
-    pub(crate) inputs: async_mpsc::UnboundedReceiver<Input>,
-    /// Rings when a queue of this writer has become non-empty, or a question was answered.
-    pub(crate) wake: Arc<Notify>,
-    /// Rings when a revoke has waited long enough for the open batch.
-    pub(crate) abort: Arc<Notify>,
-}
-
 /// The member's side of a writer.
 struct WriterSide {
     inputs: async_mpsc::UnboundedSender<Input>,
@@ -67,21 +46,8 @@ struct WriterSide {
     abort: Arc<Notify>,
 }
 
-/// How to join.
-pub(crate) struct MemberSettings<'a> {
-    pub(crate) connection: &'a Connection,
-    pub(crate) protocol: GroupProtocol,
-    /// Makes the member static: it keeps its partitions while it is away for less than its session.
-    pub(crate) instance_id: Option<String>,
-    pub(crate) group: String,
-    pub(crate) client_id: String,
-    pub(crate) topics: Vec<String>,
-    pub(crate) writers: usize,
-    /// How long a revoke waits for open batches. The fence protects what is slower.
-    pub(crate) drain_max: Duration,
-}
-
 enum Command {
+    Assign(Vec<TopicPartition>),
     Fetch {
         partition: TopicPartition,
         from: NextOffset,
@@ -112,6 +78,7 @@ pub(super) struct Callbacks(Arc<Group>);
 /// What callbacks, poll thread and writers share. Not the consumer: it must be dropped on its thread.
 struct Group {
     name: String,
+    by_hand: bool,
     writers: Vec<WriterSide>,
     drain_max: Duration,
     state: Mutex<State>,
@@ -146,17 +113,32 @@ impl Group {
         shares.into_iter().collect()
     }
 
+    /// Whether every change is one of the whole list of partitions. Asked of librdkafka, which goes by what the group
+    /// has agreed on. By hand it takes both; a partition that is taken out of the list for a moment, before the client
+    /// knows its topic, would lose its queue.
+    fn is_eager(&self, consumer: &BaseConsumer<Callbacks>) -> bool {
+        !self.by_hand
+            && !matches!(
+                consumer.rebalance_protocol(),
+                RebalanceProtocol::Cooperative
+            )
+    }
+
     fn assigned(&self, consumer: &BaseConsumer<Callbacks>, partitions: &[TopicPartition]) {
         info!(group = self.name, partitions = %list(partitions), "assigned");
         // Fetches nothing yet. The call itself is needed: the group waits for it.
         let nothing = TopicPartitionList::new();
-        let answered = match is_eager(consumer) {
+        let answered = match self.is_eager(consumer) {
             true => consumer.assign(&nothing),
             false => consumer.incremental_assign(&nothing),
         };
         if let Err(error) = answered {
             error!(group = self.name, %error, "the assignment could not be answered");
         }
+        self.hand_out(partitions);
+    }
+
+    fn hand_out(&self, partitions: &[TopicPartition]) {
         self.state().assigned.extend(partitions.iter().cloned());
         for (writer, share) in self.by_writer(partitions) {
             let _ = self.writers[writer].inputs.send(Input::Assigned(share));
@@ -199,7 +181,7 @@ impl Group {
             }
         }
         failpoint::reach(failpoint::REVOKE_BEFORE_ANSWER);
-        let answered = match is_eager(consumer) {
+        let answered = match self.is_eager(consumer) {
             true => consumer.unassign(),
             false => consumer.incremental_unassign(&stop),
         };
@@ -240,15 +222,6 @@ impl Group {
         }
         failpoint::reach(failpoint::MIRROR_AFTER_COMMIT);
     }
-}
-
-/// Whether every change is one of the whole list of partitions. Asked of librdkafka, which goes by what the
-/// group has agreed on.
-fn is_eager(consumer: &BaseConsumer<Callbacks>) -> bool {
-    !matches!(
-        consumer.rebalance_protocol(),
-        RebalanceProtocol::Cooperative
-    )
 }
 
 impl ClientContext for Callbacks {
@@ -355,6 +328,7 @@ impl Member {
         );
         let group = Arc::new(Group {
             name: settings.group.clone(),
+            by_hand: matches!(settings.assignment, Assignment::ByHand),
             writers,
             drain_max: settings.drain_max,
             state: Mutex::default(),
@@ -369,7 +343,10 @@ impl Member {
             queues: HashMap::new(),
             protocol: settings.protocol,
             instance_id: settings.instance_id,
-            topics: settings.topics,
+            topics: match settings.assignment {
+                Assignment::Group(topics) => topics,
+                Assignment::ByHand => Vec::new(),
+            },
             trouble: String::new(),
         };
         thread.subscribe()?;
@@ -388,6 +365,11 @@ impl Member {
             inputs,
             ended: end,
         })
+    }
+
+    /// Has partitions read that are not yet: for a member without a group.
+    pub(crate) fn assign(&self, partitions: Vec<TopicPartition>) {
+        let _ = self.commands.send(Command::Assign(partitions));
     }
 
     /// Asks for records from `from` on. Forgets all that is queued for the partition.
@@ -429,6 +411,9 @@ impl Member {
 
     /// Copies a durable position to the group soon (I7).
     pub(crate) fn mirror(&self, partition: &TopicPartition, next: NextOffset) {
+        if self.group.by_hand {
+            return; // the group's offsets are the live generation's
+        }
         self.group.state().mirror.insert(partition.clone(), next);
     }
 
@@ -529,6 +514,7 @@ impl PollThread {
             let mut changes = Changes::new();
             for command in requests.try_iter() {
                 match command {
+                    Command::Assign(partitions) => group.hand_out(&partitions),
                     Command::Fetch {
                         partition,
                         from,
@@ -550,6 +536,11 @@ impl PollThread {
                         self.subscribe().map_err(MemberError::Client)?;
                     }
                     Command::JoinAnew => {}
+                    Command::Stop if group.by_hand => {
+                        let all: Vec<_> = group.state().assigned.iter().cloned().collect();
+                        group.revoked(&self.consumer, &all);
+                        return Ok(());
+                    }
                     Command::Stop if stop_by.is_none() => {
                         stop_by = Some(Instant::now() + STOP_TIMEOUT.max(group.drain_max * 2));
                         self.consumer.unsubscribe();
@@ -573,6 +564,9 @@ impl PollThread {
     }
 
     fn subscribe(&self) -> KafkaResult<()> {
+        if self.group.by_hand {
+            return Ok(());
+        }
         let topics: Vec<&str> = self.topics.iter().map(String::as_str).collect();
         self.consumer.subscribe(&topics)
     }
@@ -606,7 +600,7 @@ impl PollThread {
             return Ok(());
         }
         let new = begin.iter().map(|(p, queue, _)| (p, queue.progress()));
-        let done = if is_eager(&self.consumer) {
+        let done = if group.is_eager(&self.consumer) {
             // All of the list begins anew, each partition where its queue is.
             let fetching = group.state().fetching.clone();
             let all = positions(fetching.iter().chain(new));

@@ -8,6 +8,7 @@ mod cluster;
 mod commit;
 mod failure;
 mod member;
+mod membership;
 mod mock;
 mod neighbours;
 mod producer;
@@ -22,7 +23,8 @@ mod tests;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
 pub(crate) use failure::MemberError;
-pub(crate) use member::{ABORT_TIMEOUT, Fetched, Input, Inputs, Joined, Member, MemberSettings};
+pub(crate) use member::{ABORT_TIMEOUT, Fetched, Joined, Member};
+pub(crate) use membership::{Assignment, Input, Inputs, MemberSettings};
 pub(crate) use mock::MockBroker;
 pub(crate) use neighbours::{DatabaseTag, Neighbours, client_id};
 pub(crate) use producer::{Enqueued, HeaderRef, Producer, delivered};

@@ -13,8 +13,8 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::commit::MIRROR_EVERY;
 use super::{
-    Connection, Fetched, GroupProtocol, Input, Inputs, Joined, Member, MemberError, MemberSettings,
-    Polled, Queue,
+    Assignment, Connection, Fetched, GroupProtocol, Input, Inputs, Joined, Member, MemberError,
+    MemberSettings, Polled, Queue,
 };
 use crate::types::{NextOffset, TopicPartition};
 
@@ -103,7 +103,7 @@ impl Brokers {
             instance_id: None,
             group: "g".to_owned(),
             client_id: "test".to_owned(),
-            topics: vec![TOPIC.to_owned()],
+            assignment: Assignment::Group(vec![TOPIC.to_owned()]),
             writers: 1,
             drain_max: Duration::from_secs(2),
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -39,6 +39,19 @@ impl Topics {
             Some((_, code)) => Err(KafkaError::AdminOp(code)),
             None => Ok(()),
         }
+    }
+
+    /// Whether records of a topic are removed that have a later one of their key.
+    pub(crate) async fn is_compacted(&self, topic: &str) -> KafkaResult<bool> {
+        let asked = [ResourceSpecifier::Topic(topic)];
+        let results = self.admin.describe_configs(&asked, &options()).await?;
+        let config = results.into_iter().next();
+        let config = config.ok_or(KafkaError::NoMessageReceived)?;
+        let config = config.map_err(KafkaError::AdminOp)?;
+        let policy = config
+            .get("cleanup.policy")
+            .and_then(|entry| entry.value.as_deref());
+        Ok(policy.is_some_and(|policy| policy.contains("compact")))
     }
 
     /// Deletes topics. Those that do not exist count as deleted.

@@ -397,6 +397,16 @@ impl Projection {
         )
     }
 
+    /// What else decides what is in the tables: the texts of SQL projections.
+    ///
+    /// Stored with the generation too, to say at a start that they have changed. They do not keep a claim
+    /// from going on: a statement that is repaired must be able to.
+    pub(crate) fn statements(&self) -> String {
+        let (columns, tombstones, seed) = (&self.columns, self.tombstones, &self.seed);
+        let handler = self.handler.statements();
+        format!("columns {columns:?}; tombstones {tombstones:?}; seed {seed:?}; {handler}")
+    }
+
     /// Contradictions in the definition.
     pub(crate) fn problems(&self) -> Vec<Contradiction> {
         let mut problems = Vec::new();

@@ -78,6 +78,11 @@ pub(crate) trait Handler: Send + Sync {
         false
     }
 
+    /// Its statements, if it is nothing but statements. Code has its projection's `version` alone.
+    fn statements(&self) -> String {
+        String::new()
+    }
+
     /// Whether it keeps a state for each entity, which it reads and writes back: then there must be entities, and
     /// they are locked also where there is no gate.
     fn keeps_states(&self) -> bool {

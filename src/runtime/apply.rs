@@ -18,6 +18,7 @@ use sqlx::{Connection as _, PgConnection};
 use uuid::{Builder, Uuid};
 
 use super::admission;
+use super::claim::Role;
 use super::dead_letter_topic;
 use super::history;
 use super::parking;
@@ -28,7 +29,8 @@ use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::projection::{Batch, Context, Emitted, Events, HandlerError, Outcome, Projection, Ref};
 use crate::store::position::{Advance, Claim, Expected, Totals};
-use crate::store::{self, Timeouts, outbox, position, transaction};
+use crate::store::projection::Live;
+use crate::store::{self, Offsets, Timeouts, held, outbox, position, schema, transaction};
 use crate::types::{NextOffset, Record, TopicPartition};
 
 /// Below this many events a generic plan is cheaper than planning anew; above, it can be far worse for
@@ -55,6 +57,19 @@ pub(crate) struct Generation {
     pub(crate) number: i32,
     pub(crate) schema_name: String,
     pub(crate) schema_oid: Oid,
+    /// It is not the live one: no message of it is sent.
+    pub(crate) building: bool,
+}
+
+impl Generation {
+    pub(crate) fn of(read: Live, role: Role) -> Self {
+        Self {
+            number: read.generation,
+            schema_name: read.schema_name,
+            schema_oid: read.schema_oid,
+            building: role != Role::Live,
+        }
+    }
 }
 
 /// What stays the same from batch to batch.
@@ -254,7 +269,7 @@ async fn in_transaction(
     } else {
         "force_custom_plan"
     };
-    let xact_id = transaction::open_apply(connection, &projection.name, plans).await?;
+    let xact_id = transaction::open_apply(connection, &generation.schema_name, plans).await?;
 
     failpoint::reach(failpoint::APPLY_AFTER_BEGIN);
     let order = events.by_entity();
@@ -282,10 +297,21 @@ async fn in_transaction(
     if still_in.as_deref() != Some(&*xact_id) {
         return Err(Failure::Refused); // before anything of ours could be written outside the transaction
     }
-    let had_kept = parking::spend_rights(connection, projection, events, parts, outcomes).await?;
-    let mut messages = messages(projection, events, parts, emitted, &had_kept);
+    let had_kept = parking::spend_rights(connection, applier, events, parts, outcomes).await?;
+    let messages = messages(projection, events, parts, emitted, &had_kept);
     let parked = &admitted.parked;
-    messages.extend(dead_letter_topic::messages(applier, events, parts, parked));
+    let messages = match generation.building {
+        true => {
+            transaction::set_search_path(connection, &search_path).await?;
+            hold(connection, events, parts, messages).await?; // I5
+            Vec::new()
+        }
+        false => {
+            let messages = messages.into_iter().map(|(_, row)| row);
+            let letters = dead_letter_topic::messages(applier, events, parts, parked);
+            messages.chain(letters).collect::<Vec<_>>()
+        }
+    };
     if !messages.is_empty() {
         outbox::insert(connection, &projection.source(), &messages).await?; // I5
         failpoint::reach(failpoint::APPLY_AFTER_OUTBOX);
@@ -294,6 +320,9 @@ async fn in_transaction(
         parking::park(connection, applier, events, parts, parked, &had_kept).await?; // I6
     }
 
+    if generation.building {
+        stays_inside(connection, generation).await?; // I8
+    }
     failpoint::reach(failpoint::APPLY_BEFORE_ADVANCE);
     let moves = moves(parts, events, outcomes);
     history::batch(connection, applier, batch_id, &moves).await?;
@@ -431,7 +460,7 @@ fn messages(
     parts: &[Part<'_>],
     emitted: Vec<Emitted>,
     had_kept: &BTreeSet<Ref>,
-) -> Vec<outbox::Row> {
+) -> Vec<(Ref, outbox::Row)> {
     let stream = |part: &Part<'_>| MessageStream::new(&projection.name, part.partition);
     let streams: Vec<MessageStream> = parts.iter().map(stream).collect();
     let mut rows = Vec::with_capacity(emitted.len());
@@ -444,9 +473,51 @@ fn messages(
         if record.offset() < claim.emitted_through && !had_kept.contains(&reference) {
             continue;
         }
-        rows.push(streams[share].row(claim.incarnation, record, emitted));
+        rows.push((
+            reference,
+            streams[share].row(claim.incarnation, record, emitted),
+        ));
     }
     rows
+}
+
+/// Keeps messages of a generation that is not live until it is.
+async fn hold(
+    connection: &mut PgConnection,
+    events: &Events<'_>,
+    parts: &[Part<'_>],
+    messages: Vec<(Ref, outbox::Row)>,
+) -> Result<(), store::Error> {
+    if messages.is_empty() {
+        return Ok(());
+    }
+    let with_record = |(event, row): (Ref, outbox::Row)| {
+        let part = parking::part(events, parts, event);
+        let offset = events.records[event as usize].offset();
+        let record = Offsets::of(part.partition, part.claim.incarnation, offset);
+        (record, row)
+    };
+    let messages: Vec<_> = messages.into_iter().map(with_record).collect();
+    held::insert(connection, &messages).await
+}
+
+/// A build must not touch what is live, nor anything else that is not its own.
+pub(super) async fn stays_inside(
+    connection: &mut PgConnection,
+    generation: &Generation,
+) -> Result<(), Failure> {
+    let schema = &generation.schema_name;
+    match schema::written_outside(connection, schema).await? {
+        None => Ok(()),
+        Some(table) => Err(Failure::Handler {
+            class: Class::Halt,
+            why: format!(
+                "`{table}` was written to, which is not of the generation that is being built (schema `{schema}`); name tables without a schema, in functions and triggers too"
+            ),
+            usable: true,
+            own: false,
+        }),
+    }
 }
 
 /// The stream of the messages that a partition's records cause.

@@ -9,8 +9,32 @@ use super::apply::Generation;
 use crate::failpoint;
 use crate::projection::Projection;
 use crate::store::position::Claimed;
-use crate::store::{self, Timeouts, position, transaction};
+use crate::store::projection::Live;
+use crate::store::{self, Timeouts, generation, position, transaction};
 use crate::types::TopicPartition;
+
+/// Which generation is worked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Whichever is the live one.
+    Live,
+    /// The one of this number, which is built beside the live one.
+    Build(i32),
+}
+
+impl Role {
+    /// Reads the generation, and keeps it from changing until the transaction ends.
+    pub(super) async fn share(
+        self,
+        connection: &mut PgConnection,
+        projection: &str,
+    ) -> Result<Option<Live>, store::Error> {
+        match self {
+            Self::Live => store::projection::share(connection, projection).await,
+            Self::Build(number) => generation::building(connection, projection, number).await,
+        }
+    }
+}
 
 /// Why a claim waits. It is tried again; nothing is wrong with the partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +46,8 @@ pub(crate) enum Waits {
         mine: String,
     },
     NoProjection,
+    /// The generation is live by now, or given up.
+    NotBuilding,
     /// Kafka has not said yet which topic this is.
     TopicUnknown,
     /// Nobody has seen this partition before.
@@ -36,9 +62,10 @@ impl fmt::Display for Waits {
             Self::Paused => f.write_str("the projection is paused"),
             Self::OtherDefinition { stored, mine } => write!(
                 f,
-                "the tables were built by another definition ({stored}); this process has ({mine}); `tidegate reset` builds them anew"
+                "the tables were built by another definition ({stored}); this process has ({mine}). Nothing is applied to them. `tidegate rebuild start` builds new ones beside them while the others serve on; `tidegate reset` empties them and builds them anew"
             ),
             Self::NoProjection => f.write_str("the projection is not in the database"),
+            Self::NotBuilding => f.write_str("the generation is not being built any more"),
             Self::TopicUnknown => f.write_str("kafka has not said yet which topic this is"),
             Self::NewPartition { .. } => f.write_str("the partition is new"),
         }
@@ -50,6 +77,7 @@ impl fmt::Display for Waits {
 pub(super) async fn claim(
     connection: &mut PgConnection,
     projection: &Projection,
+    role: Role,
     partition: &TopicPartition,
     topic_id: Option<Uuid>,
     owner: &str,
@@ -58,7 +86,7 @@ pub(super) async fn claim(
     let name = format!("tidegate {owner} claim {}", projection.name);
     transaction::begin(connection, transaction::OWN_SEARCH_PATH, &name, timeouts).await?;
     failpoint::reach(failpoint::CLAIM_BEFORE_ROW);
-    let claimed = claim_row(connection, projection, partition, topic_id, owner).await;
+    let claimed = claim_row(connection, projection, role, partition, topic_id, owner).await;
     match &claimed {
         Ok(Ok(_)) => {
             failpoint::reach(failpoint::CLAIM_BEFORE_COMMIT);
@@ -75,14 +103,19 @@ pub(super) async fn claim(
 async fn claim_row(
     connection: &mut PgConnection,
     projection: &Projection,
+    role: Role,
     partition: &TopicPartition,
     topic_id: Option<Uuid>,
     owner: &str,
 ) -> Result<Result<(Generation, Claimed), Waits>, store::Error> {
-    let Some(live) = store::projection::share(connection, &projection.name).await? else {
-        return Ok(Err(Waits::NoProjection));
+    let Some(live) = role.share(connection, &projection.name).await? else {
+        return Ok(Err(match role {
+            Role::Live => Waits::NoProjection,
+            Role::Build(_) => Waits::NotBuilding,
+        }));
     };
-    if live.paused() {
+    // A build stays behind the live generation, which stands still then.
+    if live.paused() && role == Role::Live {
         return Ok(Err(Waits::Paused));
     }
     let mine = projection.definition();
@@ -96,13 +129,12 @@ async fn claim_row(
     let claimed = position::claim(connection, name, generation, partition, owner, topic_id).await?;
     Ok(match claimed {
         None => Err(Waits::NewPartition { generation }),
-        Some(claimed) => Ok((
-            Generation {
-                number: generation,
-                schema_name: live.schema_name,
-                schema_oid: live.schema_oid,
-            },
-            claimed,
-        )),
+        Some(mut claimed) => {
+            if role != Role::Live {
+                // I5: nothing is sent, whatever was sent before; see `parking::spend_rights`.
+                claimed.claim.emitted_through = i64::MAX;
+            }
+            Ok((Generation::of(live, role), claimed))
+        }
     })
 }

@@ -196,7 +196,7 @@ async fn begin(
 async fn lock(connection: &mut PgConnection, projection: &Projection) -> Result<i32, LetterError> {
     let name = &projection.name;
     transaction::lock_generation(connection, name).await?;
-    let Some((live, _)) = store::projection::lock(connection, name).await? else {
+    let Some(live) = store::projection::lock(connection, name).await? else {
         return Err(LetterError::NotStarted(name.clone()));
     };
     let mine = projection.definition();

@@ -11,6 +11,7 @@ mod housekeeping;
 mod letters;
 mod parking;
 mod quarantine;
+mod rebuild;
 mod redrive;
 mod refusal;
 mod rehearsal;
@@ -22,8 +23,12 @@ mod stragglers;
 mod topic_watch;
 mod writer;
 
+pub(crate) use claim::Role;
 pub(crate) use letters::{LetterError, accept_gap, discard};
 pub(crate) use quarantine::{QuarantineError, discard as discard_messages, release};
+pub(crate) use rebuild::{
+    Aside, Builder, Plan, Progress, RebuildError, Rebuilder, Share, Standing, Verified,
+};
 pub(crate) use redrive::{LETTERS_MAX, Queue, RedriveError, Redriven, Redriver, fewer};
 pub(crate) use rehearsal::{Rehearsal, RehearsalError, make as rehearse};
 pub(crate) use reposition::{Operator, RepositionError, accept_topic, set_running, skip};

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use super::apply::{Applier, Failure, Part, Then};
 use crate::engine::parking::{Reason, Rejection};
 use crate::failpoint;
-use crate::projection::{Events, OnFailure, Outcome, Projection, Ref};
+use crate::projection::{Events, OnFailure, Outcome, Ref};
 use crate::store::dead_letter::{self, Letter};
 use crate::store::{self, Offsets};
 
@@ -65,10 +65,11 @@ pub(super) fn part<'p, 'a>(events: &Events<'_>, parts: &'p [Part<'a>], event: Re
 }
 
 /// Records below the furthest a live generation came have spent their right to emit, unless they were parked
-/// then. They spend it now, whatever becomes of them but being parked again. Returns those that had it (I5).
+/// then. They spend it now, whatever becomes of them but being parked again; in a generation that is being built, only once
+/// that is live. Returns those that had it (I5).
 pub(super) async fn spend_rights(
     connection: &mut PgConnection,
-    projection: &Projection,
+    applier: &Applier<'_>,
     events: &Events<'_>,
     parts: &[Part<'_>],
     outcomes: &[Outcome],
@@ -86,10 +87,13 @@ pub(super) async fn spend_rights(
     if again.is_empty() {
         return Ok(BTreeSet::new());
     }
-    let kept: BTreeSet<Offsets> = store::spend_right_to_emit(connection, &projection.name, &again)
-        .await?
-        .into_iter()
-        .collect();
+    let name = &applier.projection.name;
+    let kept = match applier.generation.building {
+        // The live generation may apply or discard such a record yet, and a build may never go live.
+        true => store::right_to_emit(connection, name, &again).await?,
+        false => store::spend_right_to_emit(connection, name, &again).await?,
+    };
+    let kept: BTreeSet<Offsets> = kept.into_iter().collect();
     let had = |event: &Ref| {
         let part = part(events, parts, *event);
         let offset = events.records[*event as usize].offset();
@@ -134,7 +138,9 @@ pub(super) async fn park(
         });
     }
     dead_letter::insert(connection, name, generation, &letters).await?;
-    store::keep_right_to_emit(connection, name, &rights).await?; // I5
+    if !applier.generation.building {
+        store::keep_right_to_emit(connection, name, &rights).await?; // I5
+    }
     failpoint::reach(failpoint::PARK_AFTER_LETTERS);
     let entities: BTreeSet<&str> = letters.iter().filter_map(|letter| letter.entity).collect();
     let entities: Vec<&str> = entities.into_iter().collect();

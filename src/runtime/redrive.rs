@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlx::{Connection as _, PgConnection};
 
-use super::apply::{Failure, Generation, MessageStream, effects, failure_of};
+use super::apply::{Failure, Generation, MessageStream, effects, failure_of, stays_inside};
+use super::claim::Role;
 use crate::codec::Decoder;
 use crate::engine::gate::{self, Admission, Standing};
 use crate::engine::parking::{Reason, Rejection};
@@ -19,7 +20,7 @@ use crate::failpoint;
 use crate::projection::{Emitted, Events, First, Gate, HandlerError, Outcome, Projection, Ref};
 use crate::store::dead_letter::{self, Waits};
 use crate::store::position::Expected;
-use crate::store::{self, Offsets, Timeouts, inbox, outbox, transaction};
+use crate::store::{self, Offsets, Timeouts, held, inbox, outbox, transaction};
 
 /// Letters in one transaction, at most.
 pub(crate) const LETTERS_MAX: usize = 1_000;
@@ -28,6 +29,7 @@ pub(crate) const LETTERS_MAX: usize = 1_000;
 #[derive(Clone, Copy)]
 pub(crate) struct Redriver<'a> {
     pub(crate) projection: &'a Projection,
+    pub(crate) role: Role,
     pub(crate) decoder: &'a Decoder,
     pub(crate) timeouts: Timeouts,
     pub(crate) owner: &'a str,
@@ -230,20 +232,16 @@ impl Redriver<'_> {
         dead_letter::failed(connection, number, &rejection).await
     }
 
-    /// The live generation, as it is before a transaction.
+    /// The generation, as it is before a transaction.
     pub(super) async fn generation(
         &self,
         connection: &mut PgConnection,
     ) -> Result<Generation, RedriveError> {
         let name = &self.projection.name;
-        let Some((live, _)) = store::projection::read(connection, name).await? else {
+        let Some(read) = self.role.share(connection, name).await? else {
             return Err(RedriveError::NotStarted(name.clone()));
         };
-        Ok(Generation {
-            number: live.generation,
-            schema_name: live.schema_name,
-            schema_oid: live.schema_oid,
-        })
+        Ok(Generation::of(read, self.role))
     }
 
     /// One transaction; an error leaves the connection usable or is one that says it is not.
@@ -288,7 +286,8 @@ impl Redriver<'_> {
             transaction::begin_guarded(connection, &search_path, &application, &self.timeouts)
                 .await?;
         let connection = &mut *transaction;
-        let xact_id = transaction::open_apply(connection, name, "force_custom_plan").await?;
+        let schema = &generation.schema_name;
+        let xact_id = transaction::open_apply(connection, schema, "force_custom_plan").await?;
         self.check(connection, generation).await?;
 
         // Gate rows first, the queue after them.
@@ -362,6 +361,10 @@ impl Redriver<'_> {
             return Err(RedriveError::Refused.into());
         }
         transaction::set_search_path(connection, &search_path).await?;
+        if generation.building {
+            let inside = stays_inside(connection, generation).await; // I8
+            inside.map_err(rejected)?;
+        }
         let messages = self
             .spend_and_emit(connection, &letters, &outcomes, emitted)
             .await?;
@@ -426,11 +429,11 @@ impl Redriver<'_> {
         generation: &Generation,
     ) -> Result<(), RedriveError> {
         let name = &self.projection.name;
-        let Some(live) = store::projection::share(connection, name).await? else {
+        let Some(live) = self.role.share(connection, name).await? else {
             return Err(RedriveError::NotStarted(name.clone()));
         };
         let mine = self.projection.definition();
-        if live.paused() {
+        if live.paused() && self.role == Role::Live {
             return Err(RedriveError::Paused(name.clone()));
         }
         if live.definition != mine {
@@ -546,21 +549,29 @@ impl Redriver<'_> {
             return Ok(0);
         }
         let name = &self.projection.name;
-        let had: BTreeSet<Offsets> = store::spend_right_to_emit(connection, name, &spent)
-            .await?
-            .into_iter()
-            .collect();
+        let had = match self.role {
+            Role::Live => store::spend_right_to_emit(connection, name, &spent).await?,
+            Role::Build(_) => store::right_to_emit(connection, name, &spent).await?,
+        };
+        let had: BTreeSet<Offsets> = had.into_iter().collect();
         let mut rows = Vec::new();
         for emitted in emitted {
             let letter = &letters[emitted.reference as usize];
             if had.contains(&right(letter)) {
                 let stream = MessageStream::new(name, &letter.partition);
-                rows.push(stream.row(letter.incarnation, &letter.record, emitted));
+                let row = stream.row(letter.incarnation, &letter.record, emitted);
+                rows.push((right(letter), row));
             }
         }
-        if !rows.is_empty() {
-            outbox::insert(connection, &self.projection.source(), &rows).await?;
+        if rows.is_empty() {
+            return Ok(0);
         }
+        if self.role != Role::Live {
+            held::insert(connection, &rows).await?;
+            return Ok(0);
+        }
+        let rows: Vec<outbox::Row> = rows.into_iter().map(|(_, row)| row).collect();
+        outbox::insert(connection, &self.projection.source(), &rows).await?;
         Ok(rows.len())
     }
 }

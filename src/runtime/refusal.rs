@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::apply::Part;
 use crate::store::position::Stored;
-use crate::store::{self, position};
+use crate::store::{self, generation as generations, position};
 use crate::types::{NextOffset, TopicPartition};
 
 /// Why positions did not move.
@@ -68,6 +68,9 @@ pub(crate) async fn why_refused(
     };
     if let Some((live, operation)) = store::projection::read(connection, projection).await?
         && live.generation != generation
+        && generations::building(connection, projection, generation)
+            .await?
+            .is_none()
     {
         return Ok(Refusal::Reset { operation });
     }

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::apply::{self, Applied, Applier, Failure, Generation, Part, Then};
+use super::claim::Role;
 use super::redrive::{LETTERS_MAX, Queue, RedriveError, Redriver};
 use super::{claim, start};
 use crate::codec::Decoder;
@@ -73,6 +74,7 @@ impl<'p> Rehearsal<'p> {
             let claimed = claim::claim(
                 &mut connection,
                 projection,
+                Role::Live,
                 partition,
                 None,
                 OWNER,
@@ -214,6 +216,7 @@ impl<'p> Rehearsal<'p> {
         entities.dedup();
         let redriver = Redriver {
             projection: self.projection,
+            role: Role::Live,
             decoder: &self.decoder,
             timeouts: self.database.timeouts,
             owner: OWNER,

@@ -257,7 +257,7 @@ async fn set_running_in(
     who: &str,
 ) -> Result<Uuid, RepositionError> {
     transaction::lock_generation(connection, projection).await?;
-    let Some((live, _)) = store::projection::lock(connection, projection).await? else {
+    let Some(live) = store::projection::lock(connection, projection).await? else {
         return Err(RepositionError::NotStarted(projection.to_owned()));
     };
     let desired = if running { "running" } else { "paused" };
@@ -318,7 +318,7 @@ async fn lock(
     topic: &str,
 ) -> Result<(i32, Vec<Stood>), RepositionError> {
     transaction::lock_generation(connection, projection).await?;
-    let Some((live, _)) = store::projection::lock(connection, projection).await? else {
+    let Some(live) = store::projection::lock(connection, projection).await? else {
         return Err(RepositionError::NotStarted(projection.to_owned()));
     };
     let rows = position::lock(connection, projection, live.generation, topic).await?;

@@ -10,11 +10,12 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::start::setup_hash;
+use super::start::made;
 use super::topic_watch::TopicIds;
 use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
 use crate::projection::Projection;
+use crate::store::generation::{self, State};
 use crate::store::operation::Operation;
 use crate::store::position::{Stood, Stored};
 use crate::store::schema::{self, Problem};
@@ -30,9 +31,13 @@ pub(crate) enum ResetError {
     )]
     NotStarted(String),
     #[error(
-        "the setup SQL of `{0}` has changed since its tables were made; a reset empties tables and cannot change them. Undo the change, or start a projection of another name beside this one"
+        "the setup SQL of `{0}` has changed since its tables were made; a reset empties tables and cannot change them. `tidegate rebuild start {0}` builds new ones beside them; raise the projection's `version` first"
     )]
     SetupChanged(String),
+    #[error(
+        "generation {generation} of `{projection}` is being built beside the live one; `tidegate rebuild cut-over {projection}` first, or `tidegate rebuild abandon {projection}`"
+    )]
+    Building { projection: String, generation: i32 },
     #[error(
         "projection `{0}` writes to tables outside its schema (`writes_elsewhere`), which a reset cannot empty: what is in them would be counted twice"
     )]
@@ -116,29 +121,28 @@ async fn in_transaction(
     } = asked;
     let name = &projection.name;
     transaction::lock_generation(connection, name).await?;
-    let Some((live, setup)) = store::projection::lock(connection, name).await? else {
+    let Some(live) = store::projection::lock(connection, name).await? else {
         return Err(ResetError::NotStarted(name.clone()));
     };
-    if setup != setup_hash(projection) {
+    let made = made(projection);
+    if live.setup != made.setup {
         return Err(ResetError::SetupChanged(name.clone()));
     }
-    let (old, new) = (live.generation, live.generation + 1);
+    let beside = generation::beside(connection, name).await?;
+    if let Some(building) = beside.iter().find(|beside| beside.is_building()) {
+        return Err(ResetError::Building {
+            projection: name.clone(),
+            generation: building.number,
+        });
+    }
+    let old = live.generation;
     schema::empty(connection, &live.schema_name, &projection.seed).await?;
 
     let stood = position::reset(connection, name, old).await?;
     store::raise_emission(connection, name, &stood).await?; // I5
 
-    store::projection::retire_generation(connection, name, old).await?;
-    let definition = projection.definition();
-    store::projection::insert_generation(
-        connection,
-        name,
-        new,
-        &live.schema_name,
-        &definition,
-        &setup,
-    )
-    .await?;
+    generation::set_state(connection, name, old, State::Retired).await?;
+    let new = generation::insert(connection, name, true, &live.schema_name, &made).await?;
     store::projection::set_live(connection, name, new).await?;
     let anew = made_anew(asked, &stood);
     let begin: Vec<Stood> = logs
@@ -167,7 +171,7 @@ async fn in_transaction(
         who,
         arguments: json!({ "to": "earliest" }),
         before: json!({ "generation": old, "definition": live.definition, "next_offset": offsets(&stood) }),
-        after: json!({ "generation": new, "definition": definition, "next_offset": offsets(&begin) }),
+        after: json!({ "generation": new, "definition": made.definition, "next_offset": offsets(&begin) }),
     };
     operation::insert(connection, &record).await?; // I2
     let moved = logs.iter().map(|(partition, log)| {

@@ -13,9 +13,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::claim::Role;
 use super::housekeeping::Housekeeping;
 use super::topic_watch::{self, TopicIds};
-use super::writer::{Limits, Writer};
+use super::writer::{Bounds, Limits, Writer};
 use super::{attendance, start};
 use crate::codec::Decoder;
 use crate::config::Config;
@@ -23,8 +24,8 @@ use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::kafka::{
-    self, Cluster, ClusterError, DatabaseTag, GroupProtocol, Inputs, Joined, Member, MemberError,
-    MemberSettings, Neighbours,
+    self, Assignment, Cluster, ClusterError, DatabaseTag, GroupProtocol, Inputs, Joined, Member,
+    MemberError, MemberSettings, Neighbours,
 };
 use crate::projection::Projection;
 use crate::relay::{Relay, Retention};
@@ -94,11 +95,11 @@ pub(crate) fn owner() -> String {
 }
 
 /// What the tasks of a service share.
-struct Service {
-    config: Config,
-    database: Database,
-    cluster: Cluster,
-    owner: String,
+pub(super) struct Service {
+    pub(super) config: Config,
+    pub(super) database: Database,
+    pub(super) cluster: Cluster,
+    pub(super) owner: String,
     /// What no stored text may show.
     secrets: Arc<Secrets>,
     /// None if the database does not say which it is.
@@ -106,7 +107,7 @@ struct Service {
     /// Rings when a batch has put messages in the outbox.
     outbox: Arc<Notify>,
     /// Cancelled by whoever wants the service to end: a signal, or the first task that cannot go on.
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
 }
 
 /// Runs projections until `stop`, or until something fails for good.
@@ -187,7 +188,7 @@ pub(crate) async fn run_relay(config: Config, stop: CancellationToken) -> Result
 }
 
 impl Service {
-    fn new(config: Config, stop: CancellationToken) -> Result<Self, Error> {
+    pub(super) fn new(config: Config, stop: CancellationToken) -> Result<Self, Error> {
         Ok(Self {
             database: Database::new(&config.postgres_url, config.timeouts)?,
             cluster: Cluster::new(&config.kafka)?,
@@ -279,7 +280,15 @@ impl Service {
             mut ended,
         } = self.join(projection)?;
         let member_gone = CancellationToken::new();
-        let mut writers = self.writers(projection, &member, inputs, &member_gone);
+        let role = (Role::Live, None);
+        let mut writers = self.writers(
+            projection,
+            role,
+            TopicIds::new(),
+            &member,
+            inputs,
+            &member_gone,
+        );
         let failed = |ended: Result<Result<(), MemberError>, _>| match ended {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(refused(error)),
@@ -320,7 +329,7 @@ impl Service {
         attendance::look(&self.database, &projection.name, member).await
     }
 
-    fn group(&self, projection: &Projection) -> String {
+    pub(super) fn group(&self, projection: &Projection) -> String {
         format!("{}.{}", self.config.group_prefix, projection.name)
     }
 
@@ -331,27 +340,33 @@ impl Service {
             instance_id: self.config.group_instance_id.clone(),
             group: self.group(projection),
             client_id: kafka::client_id(&self.owner, self.tag.get()),
-            topics: projection.topics.clone(),
+            assignment: Assignment::Group(projection.topics.clone()),
             writers: self.config.apply.writers,
             drain_max: self.config.apply.drain_max,
         })?)
     }
 
-    fn writers(
+    /// Works on what the member is given, for the live generation or for one that is being built, which stays within
+    /// bounds.
+    pub(super) fn writers(
         &self,
         projection: &Arc<Projection>,
+        (role, bounds): (Role, Option<watch::Receiver<Bounds>>),
+        known: TopicIds,
         member: &Member,
         inputs: Vec<Inputs>,
         member_gone: &CancellationToken,
     ) -> JoinSet<()> {
         let decoder = Arc::new(Decoder::new(projection));
         let mut writers = JoinSet::new();
-        let (ids, topic_ids) = watch::channel(TopicIds::new());
+        let (ids, topic_ids) = watch::channel(known);
         let topics = projection.topics.clone();
         tokio::spawn(topic_watch::watch(self.cluster.clone(), topics, ids));
         for inputs in inputs {
             let writer = Writer {
                 projection: Arc::clone(projection),
+                role,
+                bounds: bounds.clone(),
                 decoder: Arc::clone(&decoder),
                 database: self.database.clone(),
                 cluster: self.cluster.clone(),
@@ -360,7 +375,8 @@ impl Service {
                 limits: Limits {
                     batch_records_max: self.config.apply.batch_records_max,
                     batch_linger: self.config.apply.batch_linger,
-                    synchronous_commit: self.config.apply.synchronous_commit,
+                    // What a crash takes back of a build is built again.
+                    synchronous_commit: self.config.apply.synchronous_commit && role == Role::Live,
                 },
                 owner: self.owner.clone(),
                 secrets: Arc::clone(&self.secrets),
@@ -371,7 +387,7 @@ impl Service {
         writers
     }
 
-    async fn check_version(&self) -> Result<(), Error> {
+    pub(super) async fn check_version(&self) -> Result<(), Error> {
         let mut connection = self.connect().await?;
         self.identify(&mut connection).await;
         match migration::state(&mut connection).await? {
@@ -393,7 +409,7 @@ impl Service {
         }
     }
 
-    async fn connect(&self) -> Result<sqlx::PgConnection, store::Error> {
+    pub(super) async fn connect(&self) -> Result<sqlx::PgConnection, store::Error> {
         let name = format!("tidegate {}", self.owner);
         self.database.connect(&name).await
     }
@@ -409,6 +425,11 @@ impl Service {
                 definition = projection.definition(),
                 "started for the first time"
             );
+        } else {
+            let changed = start::changed(&mut connection, projection);
+            for what in changed.await.map_err(failed)? {
+                warn!(projection = projection.name, "{what}");
+            }
         }
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! The first start of a projection: schema, tables, generation and all positions in one transaction.
 
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError};
 use crate::projection::{Projection, Start};
+use crate::store::generation::{self, Made};
 use crate::store::schema::{self, Problem};
 use crate::store::{self, Timeouts, position, transaction};
 use crate::types::TopicPartition;
@@ -21,10 +23,41 @@ pub(crate) enum Error {
     Kafka(#[from] ClusterError),
 }
 
-/// What identifies the SQL that made the tables.
-pub(super) fn setup_hash(projection: &Projection) -> String {
-    uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, projection.setup.as_bytes()).to_string()
+/// What a generation of this projection is made by.
+pub(super) fn made(projection: &Projection) -> Made {
+    let hash = |text: &str| Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).to_string();
+    Made {
+        definition: projection.definition(),
+        setup: hash(&projection.setup),
+        statements: hash(&projection.statements()),
+    }
 }
+
+/// What of a projection's texts is not what the live generation was made by, though its definition says that its
+/// tables can go on: for whoever starts it to be told.
+pub(super) async fn changed(
+    connection: &mut PgConnection,
+    projection: &Projection,
+) -> Result<Vec<&'static str>, Error> {
+    let Some((live, _)) = store::projection::read(connection, &projection.name).await? else {
+        return Ok(Vec::new());
+    };
+    let made = made(projection);
+    let mut changed = Vec::new();
+    // A claim says what differs then.
+    if live.definition == made.definition {
+        if live.setup != made.setup {
+            changed.push(SETUP_CHANGED);
+        }
+        if !live.statements.is_empty() && live.statements != made.statements {
+            changed.push(STATEMENTS_CHANGED);
+        }
+    }
+    Ok(changed)
+}
+
+const SETUP_CHANGED: &str = "the setup SQL has changed since the tables were made; they stay as they are. If they were not changed by hand to what it makes now: raise `version`, and `tidegate rebuild start` makes new ones beside them";
+const STATEMENTS_CHANGED: &str = "statements, columns or seed have changed since the tables were begun; from here on the new ones are applied, and what is in the tables stays. If that is to be made anew: raise `version`, and `tidegate rebuild start` does it beside";
 
 /// Makes the projection if it is not there yet. Says whether it was made.
 pub(super) async fn ensure(
@@ -85,9 +118,8 @@ async fn create(
         return Ok(false); // another process was faster
     }
     schema::create(connection, name, &projection.setup, &projection.seed).await?;
-    let (definition, setup) = (projection.definition(), setup_hash(projection));
     store::projection::insert(connection, name).await?;
-    store::projection::insert_generation(connection, name, 1, name, &definition, &setup).await?;
-    position::insert(connection, name, 1, starts).await?;
+    let number = generation::insert(connection, name, true, name, &made(projection)).await?;
+    position::insert(connection, name, number, starts).await?;
     Ok(true)
 }

@@ -256,6 +256,19 @@ impl Handler for SqlProjection {
         false
     }
 
+    fn statements(&self) -> String {
+        let applies = self.applies.iter().map(|apply| ("", "", apply));
+        let emits = self
+            .emits
+            .iter()
+            .map(|e| (&*e.name, &*e.topic, &e.statement));
+        let text = |(name, topic, statement): (&str, &str, &Statement)| {
+            let SqlText { sql, per_event, .. } = &statement.text;
+            format!("{name:?} {topic:?} {per_event} {sql:?}; ")
+        };
+        applies.chain(emits).map(text).collect()
+    }
+
     fn any_plan_will_do(&self) -> bool {
         let emits = self.emits.iter().map(|emit| &emit.statement);
         let mut all = self.applies.iter().chain(emits);

@@ -9,6 +9,8 @@ use crate::types::TopicPartition;
 const RAISE: &str = include_str!("sql/emission_raise.sql");
 const KEEP: &str = include_str!("sql/unemitted_insert.sql");
 const SPEND: &str = include_str!("sql/unemitted_spend.sql");
+const RIGHT: &str = include_str!("sql/unemitted_read.sql");
+const SETTLE: &str = include_str!("sql/unemitted_settle.sql");
 
 /// Remembers how far a live generation came.
 pub(crate) async fn raise(
@@ -80,7 +82,39 @@ pub(crate) async fn spend(
     projection: &str,
     records: &[Offsets],
 ) -> Result<Vec<Offsets>, Error> {
-    let rows = sqlx::query(SPEND)
+    ask(connection, SPEND, projection, records).await
+}
+
+/// The records that have a right to emit, which they keep.
+pub(crate) async fn right_to_emit(
+    connection: &mut PgConnection,
+    projection: &str,
+    records: &[Offsets],
+) -> Result<Vec<Offsets>, Error> {
+    ask(connection, RIGHT, projection, records).await
+}
+
+/// A generation becomes the live one: what it has passed has spent its right, but for what waits there (I5).
+pub(crate) async fn settle(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+) -> Result<(), Error> {
+    sqlx::query(SETTLE)
+        .bind(projection)
+        .bind(generation)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+async fn ask(
+    connection: &mut PgConnection,
+    statement: &'static str,
+    projection: &str,
+    records: &[Offsets],
+) -> Result<Vec<Offsets>, Error> {
+    let rows = sqlx::query(statement)
         .bind(projection)
         .bind(
             records

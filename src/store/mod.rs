@@ -5,11 +5,14 @@
 //! statement says what it expects, and its wrapper turns the answer into a typed value.
 
 pub(crate) mod blocking;
+pub(crate) mod compare;
 mod copy;
 pub(crate) mod dead_letter;
 mod emission;
 mod error;
 pub(crate) mod gate;
+pub(crate) mod generation;
+pub(crate) mod held;
 pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod inbox;
@@ -25,6 +28,7 @@ pub(crate) mod relay_quarantine;
 pub(crate) mod schema;
 pub(crate) mod scratch;
 pub(crate) mod skipped;
+pub(crate) mod swap;
 pub(crate) mod transaction;
 
 use std::str::FromStr;
@@ -34,7 +38,8 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 
 pub(crate) use emission::{
-    Offsets, keep as keep_right_to_emit, raise as raise_emission, spend as spend_right_to_emit,
+    Offsets, keep as keep_right_to_emit, raise as raise_emission, right_to_emit,
+    settle as settle_rights_to_emit, spend as spend_right_to_emit,
 };
 pub(crate) use error::{
     Error, class_of_handler_error, class_of_own_error, connection_is_usable, describe, sqlstate,

@@ -8,7 +8,7 @@ use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::Error;
-use super::copy::Copy;
+use super::copy::{self, Copy};
 use crate::types::Message;
 
 const NUMBER: &str = include_str!("sql/outbox_number.sql");
@@ -27,6 +27,30 @@ pub(crate) struct Row {
     /// When what it tells of has happened.
     pub(crate) occurred_at: Option<DateTime<Utc>>,
     pub(crate) message: Message,
+}
+
+impl Row {
+    pub(super) const FIELDS: i16 = 10;
+
+    /// Writes what is the same wherever a message is kept: stream, id, topic, key, payload, type, occurred_at,
+    /// header_names, header_values, partition.
+    pub(super) fn write(&self, fields: &mut copy::Row<'_>) -> Result<(), Error> {
+        let message = &self.message;
+        let headers = message.headers.iter();
+        fields.text(&self.stream)?;
+        fields.uuid(self.id)?;
+        fields.text(&message.topic)?;
+        fields.bytes(message.key.as_deref())?;
+        fields.bytes(message.payload.as_deref())?;
+        fields.text(match &*message.kind {
+            "" => &self.name,
+            kind => kind,
+        })?;
+        fields.time(self.occurred_at)?;
+        fields.texts(headers.clone().map(|header| &*header.name))?;
+        fields.byteas(headers.map(|header| header.value.as_deref()))?;
+        fields.integer(message.partition)
+    }
 }
 
 /// A stream as `verify` looks at it.
@@ -106,24 +130,10 @@ pub(crate) async fn insert(
     for row in rows {
         let number = before.entry(&row.stream).or_default();
         *number += 1;
-        let message = &row.message;
-        let headers = message.headers.iter();
-        let mut fields = copy.row(12);
-        fields.text(&row.stream)?;
+        let mut fields = copy.row(2 + Row::FIELDS);
         fields.bigint(*number)?;
-        fields.uuid(row.id)?;
-        fields.text(&message.topic)?;
-        fields.bytes(message.key.as_deref())?;
-        fields.bytes(message.payload.as_deref())?;
-        fields.text(match &*message.kind {
-            "" => &row.name,
-            kind => kind,
-        })?;
         fields.text(source)?;
-        fields.time(row.occurred_at)?;
-        fields.texts(headers.clone().map(|header| &*header.name))?;
-        fields.byteas(headers.map(|header| header.value.as_deref()))?;
-        fields.integer(message.partition)?;
+        row.write(&mut fields)?;
         copy.send_if_full().await?;
     }
     let stored = copy.finish().await?;

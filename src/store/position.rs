@@ -21,6 +21,7 @@ const RESUME: &str = include_str!("sql/position_resume.sql");
 const RESET: &str = include_str!("sql/position_reset.sql");
 const HISTORY: &str = include_str!("sql/position_history.sql");
 const BEGIN: &str = include_str!("sql/position_begin.sql");
+const MARKS: &str = include_str!("sql/position_marks.sql");
 
 /// The right to apply one partition, until somebody claims it or an operator acts on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -475,6 +476,44 @@ pub(crate) async fn begin(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// A partition as a rebuild looks at it.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Mark {
+    pub(crate) generation: i32,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) next_offset: i64,
+    /// Where it began; none if that was before anybody wrote it down.
+    pub(crate) first_offset: Option<i64>,
+    pub(crate) incarnation: i32,
+    pub(crate) topic_id: Option<Uuid>,
+    pub(crate) in_doubt: bool,
+    pub(crate) consumed: i64,
+    pub(crate) parked: i64,
+    pub(crate) cause: String,
+    /// It stands, and does not look again by itself.
+    pub(crate) halted: bool,
+}
+
+impl Mark {
+    pub(crate) fn of(&self) -> TopicPartition {
+        TopicPartition::new(&*self.topic, self.partition)
+    }
+}
+
+/// Reads where some generations stand, in one moment.
+pub(crate) async fn marks(
+    connection: &mut PgConnection,
+    projection: &str,
+    generations: &[i32],
+) -> Result<Vec<Mark>, Error> {
+    Ok(sqlx::query_as(MARKS)
+        .bind(projection)
+        .bind(generations)
+        .fetch_all(connection)
+        .await?)
 }
 
 /// Where a partition stands in one generation.

@@ -1,4 +1,4 @@
-//! `projection` and `generation`: which build is live, and what it was made from.
+//! `projection`: which generation is live, and what it was made from.
 
 use sqlx::postgres::types::Oid;
 use sqlx::{FromRow, PgConnection, Row};
@@ -11,18 +11,19 @@ const LOCK: &str = include_str!("sql/projection_lock.sql");
 const INSERT: &str = include_str!("sql/projection_insert.sql");
 const SET_LIVE: &str = include_str!("sql/projection_set_live.sql");
 const SET_DESIRED: &str = include_str!("sql/projection_set_desired.sql");
-const GENERATION_INSERT: &str = include_str!("sql/generation_insert.sql");
-const GENERATION_RETIRE: &str = include_str!("sql/generation_retire.sql");
 
-/// A projection with its live generation.
+/// A projection with its live generation; for a builder, with the one that it builds.
 #[derive(Clone, Debug, FromRow)]
 pub(crate) struct Live {
-    #[sqlx(rename = "live_generation")]
     pub(crate) generation: i32,
     pub(crate) desired_state: String,
     pub(crate) schema_name: String,
     pub(crate) schema_oid: Oid,
     pub(crate) definition: String,
+    /// Hash of the SQL that made the tables.
+    pub(crate) setup: String,
+    /// Hash of the statements that the content was made by; empty where nobody wrote it down.
+    pub(crate) statements: String,
 }
 
 impl Live {
@@ -55,17 +56,12 @@ pub(crate) async fn share(
         .await?)
 }
 
-/// Locks for an operator action, and returns the hash of the SQL that made the tables too.
-pub(crate) async fn lock(
-    connection: &mut PgConnection,
-    name: &str,
-) -> Result<Option<(Live, String)>, Error> {
-    let row = sqlx::query(LOCK)
+/// Locks for an operator action.
+pub(crate) async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Live>, Error> {
+    Ok(sqlx::query_as(LOCK)
         .bind(name)
         .fetch_optional(connection)
-        .await?;
-    row.map(|row| Ok((Live::from_row(&row)?, row.try_get("setup")?)))
-        .transpose()
+        .await?)
 }
 
 pub(crate) async fn insert(connection: &mut PgConnection, name: &str) -> Result<(), Error> {
@@ -95,39 +91,6 @@ pub(crate) async fn set_desired(
     sqlx::query(SET_DESIRED)
         .bind(name)
         .bind(state)
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-/// Records a generation in an existing schema.
-pub(crate) async fn insert_generation(
-    connection: &mut PgConnection,
-    name: &str,
-    generation: i32,
-    schema: &str,
-    definition: &str,
-    setup: &str,
-) -> Result<(), Error> {
-    sqlx::query(GENERATION_INSERT)
-        .bind(name)
-        .bind(generation)
-        .bind(schema)
-        .bind(definition)
-        .bind(setup)
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-pub(crate) async fn retire_generation(
-    connection: &mut PgConnection,
-    name: &str,
-    generation: i32,
-) -> Result<(), Error> {
-    sqlx::query(GENERATION_RETIRE)
-        .bind(name)
-        .bind(generation)
         .execute(connection)
         .await?;
     Ok(())

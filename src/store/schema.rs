@@ -8,6 +8,7 @@ use super::{Error, transaction};
 
 const BOOKKEEPING: &str = include_str!("sql/schema_bookkeeping.sql");
 const RELATIONS: &str = include_str!("sql/schema_relations.sql");
+const WRITTEN_OUTSIDE: &str = include_str!("sql/schema_written_outside.sql");
 
 /// Why a schema cannot be a generation's.
 #[derive(Debug, thiserror::Error)]
@@ -63,10 +64,8 @@ pub(crate) async fn create(
         .await
         .map_err(Error::from)?;
     run_user_sql(connection, "setup", setup).await?;
+    all_permanent(connection, schema).await?;
     for table in relations(connection, schema).await? {
-        if table.unsafe_kind {
-            return Err(Problem::UnsafeTable(table.name));
-        }
         let filled: bool = sqlx::query_scalar(AssertSqlSafe(format!(
             "SELECT EXISTS (SELECT FROM {})",
             table.quoted(schema)
@@ -79,6 +78,18 @@ pub(crate) async fn create(
         }
     }
     run_user_sql(connection, "seed", seed).await
+}
+
+/// All relations must share the durability of the position (I1).
+pub(crate) async fn all_permanent(
+    connection: &mut PgConnection,
+    schema: &str,
+) -> Result<(), Problem> {
+    let relations = relations(connection, schema).await?;
+    match relations.into_iter().find(|table| table.unsafe_kind) {
+        None => Ok(()),
+        Some(table) => Err(Problem::UnsafeTable(table.name)),
+    }
 }
 
 /// Empties all tables of a schema, restarts their identities and fills the seeds again, in the
@@ -101,6 +112,17 @@ pub(crate) async fn empty(
             })?;
     }
     run_user_sql(connection, "seed", seed).await
+}
+
+/// A table outside of a schema, and not Tidegate's own, that this transaction has written to.
+pub(crate) async fn written_outside(
+    connection: &mut PgConnection,
+    schema: &str,
+) -> Result<Option<String>, Error> {
+    Ok(sqlx::query_scalar(WRITTEN_OUTSIDE)
+        .bind(schema)
+        .fetch_optional(connection)
+        .await?)
 }
 
 /// A table of a schema.

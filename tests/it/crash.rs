@@ -449,6 +449,72 @@ fn a_discard_that_ends_halfway_has_happened_or_not() {
     world.tidegate(&["verify"]).expect(0);
 }
 
+// I3, I5, I8: what is live stays so until something else is, and what was begun is gone on with.
+#[test]
+fn a_rebuild_that_ends_anywhere_leaves_the_live_generation_and_goes_on() {
+    let world = World::ledger(2);
+    let mut stream = world.stream();
+    stream.produce(600);
+    let process = launch(&world).start();
+    world.assert_exact();
+    process.stop();
+    let live = || -> i32 {
+        let live = "SELECT live_generation FROM tidegate.projection WHERE name = 'balances'";
+        world.db.one(live)
+    };
+    let build = ["rebuild", "start", "balances", "--cut-over", "--yes"];
+    let go_back = ["rebuild", "rollback", "balances", "--yes"];
+    let abandon = ["rebuild", "abandon", "balances", "--yes"];
+    let run = |point: &str, passage: u32, command: &[&str]| {
+        eprintln!("{point}: {}", command.join(" "));
+        let ends = format!("{point}={passage}*off->return");
+        let launch = world.launch("rebuild").batch_records_max(20);
+        launch.failpoints(&ends).output(command).expect(-SIGKILL);
+        wait_until(LONG, "its connections are gone", || {
+            world.db.one(
+                "SELECT count(*) = 0 FROM pg_stat_activity
+                 WHERE datname = current_database() AND application_name LIKE 'tidegate %'",
+            )
+        });
+        // Nobody works, so what is live is compared as it stands.
+        world.assert_tables_are_at_the_positions();
+    };
+    let is_abandon = |point: &&str| point.contains("abandon");
+    let (of_abandon, of_build): (Vec<&str>, Vec<&str>) =
+        points("rebuild").into_iter().partition(is_abandon);
+    let (begin, cut_over) = of_build.split_at(2);
+    let batches = [
+        failpoint::CLAIM_AFTER_COMMIT,
+        failpoint::APPLY_BEFORE_ADVANCE,
+        failpoint::APPLY_BEFORE_COMMIT,
+        failpoint::APPLY_AFTER_COMMIT,
+    ];
+    for point in begin {
+        run(point, 0, &build);
+    }
+    for point in batches {
+        run(point, 1, &build);
+    }
+    for point in cut_over {
+        // The first hold is for the comparison.
+        let passage = u32::from(*point == failpoint::REBUILD_HOLDING);
+        assert_eq!(live(), 1);
+        run(point, passage, &build);
+    }
+    assert_eq!(live(), 2, "the last one is behind the commit");
+    for point in of_build {
+        assert_eq!(live(), 2);
+        run(point, 0, &go_back);
+    }
+    assert_eq!(live(), 1);
+    world.tidegate(&["rebuild", "start", "balances"]).expect(0);
+    for point in of_abandon {
+        run(point, 0, &abandon);
+    }
+    world.tidegate(&abandon).expect(70);
+    assert_recovers(&world, stream);
+}
+
 // I9: sent again or not, every message is there, with its id and in its order.
 #[test]
 fn a_relay_that_ends_anywhere_leaves_no_message_out() {

@@ -40,6 +40,7 @@ mod poison;
 mod postgres_outages;
 mod quarantine;
 mod rebalance;
+mod rebuild;
 mod records;
 mod redrive;
 mod relay;

@@ -47,7 +47,10 @@ fn every_statement_fits_the_migrated_schema() {
         .filter(|file| {
             !matches!(
                 &***file,
-                "schema_bookkeeping.sql" | "scratch_empty.sql" | "outbox_copy.sql"
+                "schema_bookkeeping.sql"
+                    | "scratch_empty.sql"
+                    | "outbox_copy.sql"
+                    | "held_copy.sql"
             )
         })
     {

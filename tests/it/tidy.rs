@@ -276,6 +276,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/refusal.rs",
             "src/runtime/parking.rs",
             "src/runtime/quarantine.rs",
+            "src/runtime/rebuild/",
             "src/runtime/reposition.rs",
             "src/runtime/reset.rs",
             "src/runtime/service.rs",

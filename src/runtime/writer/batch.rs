@@ -10,6 +10,7 @@ use super::{BATCH_BYTES_MAX, Ended, LOOK_EVERY, Passed, Running, State, Work, Wr
 use crate::engine::isolation;
 use crate::kafka::{ClusterError, Polled};
 use crate::runtime::apply::{self, Applied, Applier, Failure, Part};
+use crate::runtime::claim::Role;
 use crate::runtime::refusal;
 use crate::runtime::stragglers::ending_stragglers;
 use crate::store;
@@ -27,7 +28,7 @@ pub(super) struct Chosen {
 impl Writer {
     /// Takes what the queues have, until a batch is full.
     pub(super) async fn take_records(&self, work: &mut Work) {
-        let (mut records, mut bytes) = held(work);
+        let (mut records, mut bytes) = self.held(work);
         let with_headers = work.with_headers;
         let count = work.partitions.len();
         let start = work.turn % count.max(1);
@@ -40,7 +41,10 @@ impl Writer {
             else {
                 continue;
             };
+            let bound = self.bound(partition);
+            // What is behind the bound is left in the queue; at most one record of it is held.
             while running.ended.is_none()
+                && expected(running) < bound
                 && records < work.batch_records_max
                 && bytes < BATCH_BYTES_MAX
             {
@@ -132,7 +136,7 @@ impl Writer {
             }
         }
         // What was held may be gone with its partition; a time without records would wake us for ever.
-        work.held_since = match records {
+        work.held_since = match self.held(work).0 {
             0 => None,
             _ => work.held_since.or_else(|| Some(Instant::now())),
         };
@@ -199,6 +203,12 @@ impl Writer {
             "`tidegate reset {projection} --to earliest` empties the tables and begins anew with what the log holds"
         );
         let is_another = next.get() > high;
+        if self.role != Role::Live {
+            let why = format!(
+                "the next offset, {next}, is not in the log, which holds {low} to {high}. What is built cannot go on; `tidegate rebuild abandon {projection}` gives it up, and `tidegate rebuild start {projection}` begins anew with what the log holds"
+            );
+            return Ok(Some(Ended { why, is_another }));
+        }
         let why = if is_another {
             format!(
                 "the next offset, {next}, lies beyond the log's end, {high}: the topic was made anew, or records were lost. {}",
@@ -224,7 +234,7 @@ impl Writer {
             }
             _ => false,
         };
-        let (records, bytes) = held(work);
+        let (records, bytes) = self.held(work);
         records > 0
             && (records >= work.batch_records_max
                 || bytes >= BATCH_BYTES_MAX
@@ -234,12 +244,14 @@ impl Writer {
 
     /// Chooses the partitions of the next batch, in lock order, and how many records of each: one
     /// partition alone if it is under suspicion, otherwise all that are not, up to a full batch.
-    pub(super) fn choose(work: &mut Work) -> Vec<Chosen> {
+    pub(super) fn choose(&self, work: &mut Work) -> Vec<Chosen> {
         let ready: Vec<(&TopicPartition, &Running)> = work
             .partitions
             .iter()
             .filter_map(|(partition, state)| match state {
-                State::Running(running) if !running.held.is_empty() => Some((partition, running)),
+                State::Running(running) if running.held.below(self.bound(partition)) > 0 => {
+                    Some((partition, running))
+                }
                 _ => None,
             })
             .collect();
@@ -249,12 +261,12 @@ impl Writer {
         let (first, head) = ready[work.turn % ready.len()];
         let mut room = work.batch_records_max;
         let chosen = match head.limit {
-            Some(limit) => vec![head.share(first, limit.min(room))],
+            Some(limit) => vec![self.share(head, first, limit.min(room))],
             None => ready
                 .iter()
                 .filter(|(_, r)| r.limit.is_none() && r.claim.generation == head.claim.generation)
                 .map(|(partition, running)| {
-                    let chosen = running.share(partition, room);
+                    let chosen = self.share(running, partition, room);
                     room -= chosen.count;
                     chosen
                 })
@@ -263,6 +275,34 @@ impl Writer {
         };
         work.turn = work.turn.wrapping_add(1);
         chosen
+    }
+
+    /// A partition's first records, at most `max`.
+    fn share(&self, running: &Running, partition: &TopicPartition, max: usize) -> Chosen {
+        let count = running.held.below(self.bound(partition)).min(max);
+        let last = count
+            .checked_sub(1)
+            .and_then(|last| running.held.records.get(last));
+        Chosen {
+            partition: partition.clone(),
+            count,
+            to: last.map_or(running.next, |last| NextOffset::after(last.offset())),
+        }
+    }
+
+    /// Records and bytes that are held for all partitions, and may be applied now.
+    fn held(&self, work: &Work) -> (usize, usize) {
+        let held = work
+            .partitions
+            .iter()
+            .filter_map(|(partition, state)| match state {
+                State::Running(running) => {
+                    let below = running.held.below(self.bound(partition));
+                    Some((below, running.held.bytes))
+                }
+                _ => None,
+            });
+        held.fold((0, 0), |(n, b), (records, bytes)| (n + records, b + bytes))
     }
 
     pub(super) async fn apply_batch(&self, work: &mut Work, chosen: &[Chosen]) {
@@ -405,21 +445,6 @@ impl Writer {
     }
 }
 
-impl Running {
-    /// The first records, at most `max`.
-    fn share(&self, partition: &TopicPartition, max: usize) -> Chosen {
-        let count = self.held.len().min(max);
-        let last = count
-            .checked_sub(1)
-            .and_then(|last| self.held.records.get(last));
-        Chosen {
-            partition: partition.clone(),
-            count,
-            to: last.map_or(self.next, |last| NextOffset::after(last.offset())),
-        }
-    }
-}
-
 /// Why a log cannot go on that has another record where the last applied one was, or one where the position
 /// had passed none.
 fn another_log(
@@ -446,13 +471,4 @@ fn another_log(
 fn expected(running: &Running) -> NextOffset {
     let last = running.held.records.back();
     last.map_or(running.next, |last| NextOffset::after(last.offset()))
-}
-
-/// Records and bytes that are held for all partitions.
-fn held(work: &Work) -> (usize, usize) {
-    let held = work.partitions.values().filter_map(|state| match state {
-        State::Running(running) => Some((running.held.len(), running.held.bytes)),
-        _ => None,
-    });
-    held.fold((0, 0), |(n, b), (records, bytes)| (n + records, b + bytes))
 }

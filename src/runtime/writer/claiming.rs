@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tokio::sync::oneshot;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use super::batch::Chosen;
@@ -11,7 +11,7 @@ use super::{Held, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
 use crate::failpoint;
 use crate::kafka::Fetched;
 use crate::runtime::apply::Generation;
-use crate::runtime::claim::{self, Waits};
+use crate::runtime::claim::{self, Role, Waits};
 use crate::runtime::stragglers::ending_stragglers;
 use crate::store;
 use crate::store::position::{self, Claim, Claimed};
@@ -32,7 +32,7 @@ impl Writer {
             Err(error) => return self.store_failed(work, &error),
         };
         self.ask_passed(work);
-        if work.unconfirmed {
+        if work.unconfirmed && self.role == Role::Live {
             self.confirm(work).await;
         }
         self.look_at_topics(work).await;
@@ -78,6 +78,7 @@ impl Writer {
             let claim = claim::claim(
                 connection,
                 &self.projection,
+                self.role,
                 &partition,
                 topic_id,
                 &self.owner,
@@ -229,12 +230,23 @@ impl Writer {
                     Err(oneshot::error::TryRecvError::Closed) => running.passed = Passed::Askable,
                 }
             }
-            // With records held, those come first; then it is asked again.
-            let Passed::To(to) = running.passed else {
-                return None;
+            let bound = self.bound(partition);
+            // With records held, those come first; then it is asked again. What stands before a record that is
+            // behind the bound is no record.
+            let to = match (&running.passed, running.held.records.front()) {
+                (_, Some(first)) if bound.admits(first.offset()) => bound,
+                (Passed::To(to), None) => {
+                    let to = (*to).min(bound);
+                    running.passed = Passed::Askable;
+                    to
+                }
+                (Passed::To(_), Some(_)) => {
+                    running.passed = Passed::Askable;
+                    return None;
+                }
+                _ => return None,
             };
-            running.passed = Passed::Askable;
-            let moves = running.held.is_empty() && running.ended.is_none() && running.next < to;
+            let moves = running.ended.is_none() && running.next < to;
             moves.then(|| Chosen {
                 partition: partition.clone(),
                 count: 0,
@@ -248,7 +260,9 @@ impl Writer {
             return;
         };
         *not_before = Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY);
-        if waits.as_ref() != Some(&why) {
+        if why == Waits::NotBuilding {
+            debug!(projection = self.projection.name, %partition, why = %why, "not claimed");
+        } else if waits.as_ref() != Some(&why) {
             warn!(projection = self.projection.name, %partition, why = %why, "not claimed; trying again");
             *waits = Some(why);
         }

@@ -17,6 +17,7 @@ impl Writer {
     fn redriver(&self, letters_max: usize) -> Redriver<'_> {
         Redriver {
             projection: &self.projection,
+            role: self.role,
             decoder: &self.decoder,
             timeouts: self.database.timeouts,
             owner: &self.owner,

@@ -31,7 +31,7 @@ use tracing::debug;
 use uuid::Uuid;
 
 use super::apply::Generation;
-use super::claim::Waits;
+use super::claim::{Role, Waits};
 use super::redrive::LETTERS_MAX;
 use super::topic_watch::TopicIds;
 use crate::codec::Decoder;
@@ -46,6 +46,7 @@ use crate::types::{Anchor, NextOffset, Record, TopicPartition};
 
 /// How often a writer looks whether its claims are still the newest, and a waiting claim is tried again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+const BUILD_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long saying goodbye to partitions may take.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
 /// Records of this many bytes make a batch full.
@@ -65,6 +66,9 @@ pub(crate) struct Limits {
 /// What a writer works with.
 pub(super) struct Writer {
     pub(super) projection: Arc<Projection>,
+    pub(super) role: Role,
+    /// Where the live generation stands, for a build, which never passes it.
+    pub(super) bounds: Option<watch::Receiver<Bounds>>,
     pub(super) decoder: Arc<Decoder>,
     pub(super) database: Database,
     pub(super) cluster: Cluster,
@@ -76,6 +80,9 @@ pub(super) struct Writer {
     /// Rings when a batch has put messages in the outbox.
     pub(super) outbox: Arc<Notify>,
 }
+
+/// Offsets that are not to be passed. What is not in it is not to be read yet.
+pub(in crate::runtime) type Bounds = BTreeMap<TopicPartition, NextOffset>;
 
 struct Running {
     claim: Claim,
@@ -134,8 +141,14 @@ impl Held {
         self.bytes -= removed;
     }
 
-    fn len(&self) -> usize {
-        self.records.len()
+    /// How many of them are below a bound.
+    fn below(&self, bound: NextOffset) -> usize {
+        match self.records.back() {
+            Some(last) if bound.admits(last.offset()) => self
+                .records
+                .partition_point(|record| record.offset() < bound.get()),
+            _ => self.records.len(),
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -312,6 +325,25 @@ impl Writer {
         }
     }
 
+    /// The offset that a partition's position is not to pass: none but for a build.
+    fn bound(&self, partition: &TopicPartition) -> NextOffset {
+        match &self.bounds {
+            None => NextOffset::from_raw(i64::MAX),
+            Some(bounds) => {
+                let bound = bounds.borrow().get(partition).copied();
+                bound.unwrap_or(NextOffset::from_raw(0))
+            }
+        }
+    }
+
+    /// How often to look. The end of a build is waited for.
+    fn look_every(&self) -> Duration {
+        match self.role {
+            Role::Live => LOOK_EVERY,
+            Role::Build(_) => BUILD_LOOK_EVERY,
+        }
+    }
+
     /// Does what is due. Returns until when there is nothing more to do, or none if there is.
     async fn step(&self, work: &mut Work) -> Option<Instant> {
         let now = Instant::now();
@@ -334,7 +366,7 @@ impl Writer {
                 }
             }
         }
-        if now.duration_since(work.looked) >= LOOK_EVERY {
+        if now.duration_since(work.looked) >= self.look_every() {
             work.looked = now;
             self.look(work).await;
             self.drain_due(work).await;
@@ -346,7 +378,7 @@ impl Writer {
         }
         self.take_records(work).await;
         if self.batch_is_due(work) {
-            let chosen = Self::choose(work);
+            let chosen = self.choose(work);
             self.apply_batch(work, &chosen).await;
             return None;
         }
@@ -368,7 +400,7 @@ impl Writer {
             .map(|since| since + self.limits.batch_linger);
         claims
             .chain(linger)
-            .chain([work.looked + LOOK_EVERY, Instant::now() + LOOK_EVERY])
+            .chain([work.looked + self.look_every(), Instant::now() + LOOK_EVERY])
             .min()
             .unwrap_or(work.looked)
     }

@@ -5,6 +5,6 @@ UPDATE tidegate.dead_letter AS d
 SET state = r.state, resolved_at = clock_timestamp(), tried_at = clock_timestamp(), attempts = d.attempts + 1
 FROM unnest($3::bigint[], $4::text[]) AS r (number, state)
 WHERE d.number = r.number AND d.projection = $1 AND d.generation = $2 AND d.state = 'waiting'
-  AND (SELECT p.live_generation FROM tidegate.projection p WHERE p.name = $1) = $2
+  AND EXISTS (SELECT FROM tidegate.generation g WHERE g.projection = $1 AND g.number = $2 AND g.state IN ('live', 'building'))
   AND pg_catalog.pg_current_xact_id()::text = $5
   AND (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = $6) = $7

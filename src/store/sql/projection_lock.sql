@@ -1,5 +1,5 @@
 -- Locks a projection with its live generation for an operator action. Waits for claims that are under way.
-SELECT p.live_generation, p.desired_state, g.schema_name, g.schema_oid, g.definition, g.setup
+SELECT g.number AS generation, p.desired_state, g.schema_name, g.schema_oid, g.definition, g.setup, g.statements
 FROM tidegate.projection p
 JOIN tidegate.generation g ON g.projection = p.name AND g.number = p.live_generation
 WHERE p.name = $1

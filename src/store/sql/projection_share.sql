@@ -1,6 +1,6 @@
 -- Reads a projection with its live generation for a claim, and keeps both from changing until the claim commits.
 -- Waits for an operator action that holds them FOR UPDATE.
-SELECT p.live_generation, p.desired_state, g.schema_name, g.schema_oid, g.definition
+SELECT g.number AS generation, p.desired_state, g.schema_name, g.schema_oid, g.definition, g.setup, g.statements
 FROM tidegate.projection p
 JOIN tidegate.generation g ON g.projection = p.name AND g.number = p.live_generation
 WHERE p.name = $1

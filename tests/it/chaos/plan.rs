@@ -17,7 +17,7 @@ const PARTITIONS_MAX: i32 = 16;
 const SCALE: [usize; 4] = [1, 4, 1, WORKERS_AT_FIRST];
 
 /// The kinds, each with its name and how often it comes in a round.
-const FAULTS: [(Fault, &str, usize); 11] = [
+const FAULTS: [(Fault, &str, usize); 12] = [
     (Fault::Kill, "kill", 8),
     (Fault::Freeze, "freeze", 2),
     (Fault::Roll, "roll", 1),
@@ -29,6 +29,7 @@ const FAULTS: [(Fault, &str, usize); 11] = [
     (Fault::Commit, "commit", 3),
     (Fault::Grow, "grow", 1),
     (Fault::Reset, "reset", 1),
+    (Fault::Rebuild, "rebuild", 3),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(super) enum Fault {
     Grow,
     /// A projection is reset.
     Reset,
+    /// A projection is built beside, by a process that meets what comes next; one that is still at it is killed first.
+    Rebuild,
 }
 
 impl Fault {
@@ -112,6 +115,9 @@ pub(super) enum Action {
     Reset {
         projection: &'static str,
     },
+    Rebuild {
+        projection: &'static str,
+    },
 }
 
 impl fmt::Display for Action {
@@ -142,6 +148,7 @@ impl fmt::Display for Action {
             } => write!(f, "lose {count} commits"),
             Self::Grow { to } => write!(f, "{to} partitions"),
             Self::Reset { projection } => write!(f, "reset {projection}"),
+            Self::Rebuild { projection } => write!(f, "rebuild {projection}"),
         }
     }
 }
@@ -326,6 +333,7 @@ impl Planner {
             Fault::Freeze => !no_kafka && !no_postgres && !frozen,
             // The command itself needs them, and does not wait for ever for locks of one that sleeps.
             Fault::Grow | Fault::Reset => !no_kafka && !no_postgres && !frozen,
+            Fault::Rebuild => !no_kafka && !no_postgres,
             Fault::Kill | Fault::Cut | Fault::Commit => true,
         }
     }
@@ -364,6 +372,9 @@ impl Planner {
                 }
             }
             Fault::Reset => Action::Reset {
+                projection: PROJECTIONS[self.random.usize(..PROJECTIONS.len())],
+            },
+            Fault::Rebuild => Action::Rebuild {
                 projection: PROJECTIONS[self.random.usize(..PROJECTIONS.len())],
             },
         }

@@ -1,6 +1,6 @@
 //! Carries a plan out, and counts what it hit.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -119,6 +119,8 @@ pub(super) struct Run<'s> {
     troubles: Arc<Mutex<VecDeque<Trouble>>>,
     workers: Vec<Process>,
     frozen: Option<usize>,
+    /// Builds beside the live generations, done or not, by projection.
+    rebuilds: BTreeMap<&'static str, Process>,
     feeder: Feeder,
     random: fastrand::Rng,
     manner: Manner,
@@ -152,6 +154,7 @@ impl<'s> Run<'s> {
             troubles,
             workers: Vec::new(),
             frozen: None,
+            rebuilds: BTreeMap::new(),
             feeder: world.stream().feed(entries_per_second),
             random: world.random(),
             manner,
@@ -273,6 +276,7 @@ impl<'s> Run<'s> {
                 self.feeder.spread(to);
             }
             Action::Reset { projection } => self.reset(projection),
+            Action::Rebuild { projection } => return self.rebuild(projection),
         }
         String::new()
     }
@@ -370,7 +374,63 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn reset(&self, projection: &str) {
+    /// Begins to build a projection beside, or goes on with what was begun and not done.
+    fn rebuild(&mut self, projection: &'static str) -> String {
+        let killed = self.kill_rebuild(projection);
+        let launch = self.world.launch(&format!("rebuild-{projection}"));
+        let process = launch
+            .rebuild(projection)
+            .env(
+                "TIDEGATE__POSTGRES__URL",
+                self.world.db.url_by(self.proxy.address()),
+            )
+            .batch_records_max(BATCHES[self.random.usize(1..BATCHES.len())])
+            .start();
+        self.rebuilds.insert(projection, process);
+        match killed {
+            true => ": the one at work was killed".to_owned(),
+            false => String::new(),
+        }
+    }
+
+    fn kill_rebuild(&mut self, projection: &str) -> bool {
+        let Some(process) = self.rebuilds.get_mut(projection) else {
+            return false;
+        };
+        let is_at_work = process.is_running();
+        if is_at_work {
+            process.kill();
+        }
+        is_at_work
+    }
+
+    /// What was begun beside comes to its end, now that nobody disturbs it; entries go on to come.
+    fn finish_rebuilds(&mut self) {
+        let begun: Vec<&'static str> = self.rebuilds.keys().copied().collect();
+        for projection in begun {
+            self.kill_rebuild(projection);
+            wait_until(LONG, &format!("{projection} is rebuilt"), || {
+                let launch = self.world.launch("command").rebuild(projection);
+                let output = launch.batch_records_max(1_000).output(&["rebuild"]);
+                output.code == 0 || output.expect(75).code == 0
+            });
+        }
+        let cut_over: i64 = self
+            .world
+            .db
+            .one("SELECT count(*) FROM tidegate.operation WHERE kind = 'cut-over'");
+        self.say(&format!("{cut_over} cut-overs in all"));
+    }
+
+    fn reset(&mut self, projection: &str) {
+        self.kill_rebuild(projection);
+        wait_until(LONG, &format!("{projection} is not built beside"), || {
+            let command = ["rebuild", "abandon", projection, "--yes"];
+            let output = self.world.tidegate(&command);
+            output.code == 0
+                || output.stderr.contains("no generation")
+                || output.expect(75).code == 0
+        });
         // What is there twice would be gone.
         if projection == "lines" {
             let twice: i64 = self.world.db.one(
@@ -393,6 +453,7 @@ impl<'s> Run<'s> {
         self.tally.cuts = self.proxy.cuts();
         // What is left is left to workers that are quick.
         self.roll(Some(10_000));
+        self.finish_rebuilds();
         let stream = self.feeder.finish();
         self.world.wait_until_done(limit);
         // Those of accounts that moved wait for what is in their old partition.
@@ -432,6 +493,7 @@ fn kind(action: Action) -> Option<&'static str> {
         Action::LoseCommits { answers: false, .. } => "commits lost",
         Action::Grow { .. } => "partitions added",
         Action::Reset { .. } => "reset",
+        Action::Rebuild { .. } => "built beside",
         Action::Thaw { .. } | Action::StartKafka | Action::StartPostgres => return None,
     })
 }

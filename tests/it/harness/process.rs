@@ -74,6 +74,20 @@ impl<'w> Launch<'w> {
         self
     }
 
+    /// To build a projection beside the live one and cut over.
+    pub(crate) fn rebuild(mut self, projection: &str) -> Self {
+        self.service = "rebuild";
+        let arguments = [
+            "start",
+            projection,
+            "--cut-over",
+            "--yes",
+            "--accept-differences",
+        ];
+        self.arguments.extend(arguments.map(str::to_owned));
+        self
+    }
+
     /// Another program: one of the examples.
     pub(crate) fn example(mut self, name: &str) -> Self {
         self.program = example(name);

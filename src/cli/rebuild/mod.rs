@@ -1,0 +1,365 @@
+//! `tidegate rebuild`: a read model built beside the live one, which it replaces.
+
+mod progress;
+mod show;
+
+use std::sync::Arc;
+
+use clap::Subcommand;
+use tracing_subscriber::EnvFilter;
+
+use super::output::{counted, number};
+use super::run::{QUIET_LOG, stop_on_signals};
+use super::{
+    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, projections, who,
+};
+use crate::engine::Class;
+use crate::projection::Registry;
+use crate::runtime::{Aside, Builder, RebuildError, Rebuilder, RunError};
+use crate::store;
+use crate::store::generation::Beside;
+use crate::store::schema::Problem;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Run it with the configuration, or the binary, that the read model is to have afterwards: `version`
+raised, another setup, other statements. The service goes on with what it has; processes that have
+the new definition wait for the cut-over. A command that was interrupted goes on where it was when
+it is repeated. docs/rebuild.md tells the whole story.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Says whether a rebuild can work and how much is to be read; changes nothing
+    Plan(Named),
+    /// Makes new tables beside the live ones and fills them from the log; goes on with what was begun
+    Start(Start),
+    /// Shows how far a rebuild is, and which former generations are kept
+    Status(Status),
+    /// Compares what was built with the live tables, both at the same positions
+    Verify(Named),
+    /// Compares, and has the new tables take the place of the live ones
+    CutOver(CutOver),
+    /// Brings the former generation up to date and has it take the place of the live one
+    Rollback(Confirm),
+    /// Gives up what is being built; drops its tables
+    Abandon(Abandon),
+}
+
+#[derive(Debug, clap::Args)]
+struct Named {
+    /// The projection
+    projection: String,
+    #[command(flatten)]
+    config: ConfigArgument,
+    /// What to log to the standard error: a level, or targets with levels
+    #[arg(
+        long,
+        env = "TIDEGATE_LOG",
+        default_value = QUIET_LOG,
+        value_name = "FILTER"
+    )]
+    log: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Start {
+    #[command(flatten)]
+    named: Named,
+    /// Begin although the log does not have the whole history any more; goes on record
+    #[arg(long)]
+    accept_truncated: bool,
+    /// Go on with the cut-over once it has caught up
+    #[arg(long)]
+    cut_over: bool,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+#[derive(Debug, clap::Args)]
+struct CutOver {
+    #[command(flatten)]
+    named: Named,
+    #[command(flatten)]
+    yes: Yes,
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Yes {
+    /// Do not ask before the cut-over
+    #[arg(long, short)]
+    yes: bool,
+    /// Cut over although the tables differ: that is what the change was made for
+    #[arg(long)]
+    accept_differences: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Confirm {
+    #[command(flatten)]
+    named: Named,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Abandon {
+    #[command(flatten)]
+    named: Named,
+    /// Drop the former generations that are kept for a rollback, instead of what is being built
+    #[arg(long)]
+    former: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Status {
+    #[command(flatten)]
+    named: Named,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
+    match arguments.command {
+        Command::Plan(named) => {
+            let rebuilder = rebuilder(&named, registry).await?;
+            let mut connection = rebuilder.connect().await.map_err(failed)?;
+            let plan = rebuilder.plan(&mut connection).await.map_err(failed)?;
+            show::plan(&named.projection, &plan);
+            match plan.obstacles.is_empty() {
+                true => Ok(()),
+                false => Err(failed(RebuildError::Obstacles(plan.obstacles))),
+            }
+        }
+        Command::Start(start) => begin(start, registry).await,
+        Command::Status(status) => {
+            let rebuilder = rebuilder(&status.named, registry).await?;
+            let mut connection = rebuilder.connect().await.map_err(failed)?;
+            let standing = rebuilder.standing(&mut connection).await.map_err(failed)?;
+            show::status(&status.named.projection, &standing, status.json);
+            Ok(())
+        }
+        Command::Verify(named) => {
+            let rebuilder = rebuilder(&named, registry).await?;
+            let mut builder = go_on(&rebuilder).await?;
+            let done = compare(&rebuilder, &mut builder).await;
+            builder.stop().await;
+            match done? {
+                true => Ok(()),
+                false => Err(differ()),
+            }
+        }
+        Command::CutOver(CutOver { named, yes }) => {
+            let rebuilder = rebuilder(&named, registry).await?;
+            let mut builder = go_on(&rebuilder).await?;
+            let done = compare_and_cut_over(&rebuilder, &mut builder, &named.projection, yes).await;
+            builder.stop().await;
+            done
+        }
+        Command::Rollback(confirm) => roll_back(confirm, registry).await,
+        Command::Abandon(arguments) => abandon(arguments, registry).await,
+    }
+}
+
+async fn begin(start: Start, registry: Registry) -> Done {
+    let Start {
+        named,
+        accept_truncated,
+        cut_over,
+        yes,
+    } = start;
+    let name = &named.projection;
+    let rebuilder = rebuilder(&named, registry).await?;
+    let mut connection = rebuilder.connect().await.map_err(failed)?;
+    let plan = rebuilder.plan(&mut connection).await.map_err(failed)?;
+    show::plan(name, &plan);
+    let begun = rebuilder.begin(&mut connection, &plan, accept_truncated);
+    let (number, made) = begun.await.map_err(failed)?;
+    match made {
+        true => println!("generation {number} is begun; the live one goes on"),
+        false => println!("generation {number} was begun before; going on with it"),
+    }
+    drop(connection);
+    let mut builder = go_on(&rebuilder).await?;
+    let done = match cut_over {
+        true => compare_and_cut_over(&rebuilder, &mut builder, name, yes).await,
+        false => {
+            println!("Next: `tidegate rebuild verify {name}`, `tidegate rebuild cut-over {name}`.");
+            Ok(())
+        }
+    };
+    builder.stop().await;
+    done
+}
+
+/// Builds until it has caught up with the live generation.
+async fn go_on(rebuilder: &Rebuilder) -> Result<Builder, Failed> {
+    let mut connection = rebuilder.connect().await.map_err(failed)?;
+    let building = rebuilder.building(&mut connection).await.map_err(failed)?;
+    catch_up(rebuilder, building).await
+}
+
+async fn catch_up(rebuilder: &Rebuilder, generation: Beside) -> Result<Builder, Failed> {
+    let mut builder = rebuilder.build(generation).await.map_err(failed)?;
+    match progress::follow(&mut builder).await {
+        Ok(()) => Ok(builder),
+        Err(error) => {
+            builder.stop().await;
+            Err(failed(error))
+        }
+    }
+}
+
+/// Whether nothing differs.
+async fn compare(rebuilder: &Rebuilder, builder: &mut Builder) -> Result<bool, Failed> {
+    let verified = rebuilder.verify(builder).await.map_err(failed)?;
+    show::verified(&verified);
+    Ok(verified.holds())
+}
+
+fn differ() -> Failed {
+    let error = anyhow::anyhow!(
+        "the tables differ. If that is what the change was made for, `tidegate rebuild cut-over --accept-differences`"
+    );
+    Failed::new(CODE_NEEDS_A_PERSON, error)
+}
+
+async fn compare_and_cut_over(
+    rebuilder: &Rebuilder,
+    builder: &mut Builder,
+    name: &str,
+    yes: Yes,
+) -> Done {
+    let same = compare(rebuilder, builder).await?;
+    if !same && !yes.accept_differences {
+        return Err(differ());
+    }
+    println!("The tables of schema `{name}` are replaced by those that were built.");
+    cut_over(rebuilder, builder, name, yes.yes).await
+}
+
+async fn cut_over(rebuilder: &Rebuilder, builder: &mut Builder, name: &str, yes: bool) -> Done {
+    if !yes && !progress::meanwhile(builder, confirmed).await? {
+        println!("nothing was changed");
+        return Ok(());
+    }
+    let done = rebuilder.cut_over(builder).await.map_err(failed)?;
+    println!(
+        "cut over: generation {} is live (operation {}); nothing was applied for {} ms",
+        done.new,
+        done.operation,
+        done.pause.as_millis()
+    );
+    if done.messages > 0 {
+        let messages = counted(done.messages, "message");
+        println!("{messages} of records that had been parked are in the outbox now");
+    }
+    println!(
+        "Generation {} is kept in schema `{}`: `tidegate rebuild rollback {name}` goes back to it, `tidegate rebuild abandon {name} --former` drops it.",
+        done.old, done.old_schema
+    );
+    Ok(())
+}
+
+async fn roll_back(confirm: Confirm, registry: Registry) -> Done {
+    let name = &confirm.named.projection;
+    let rebuilder = rebuilder(&confirm.named, registry).await?;
+    let mut connection = rebuilder.connect().await.map_err(failed)?;
+    let former = rebuilder.go_back(&mut connection).await.map_err(failed)?;
+    drop(connection);
+    println!(
+        "going back to generation {} ({})",
+        former.number, former.definition
+    );
+    let mut builder = catch_up(&rebuilder, former).await?;
+    println!(
+        "The tables of schema `{name}` are replaced by the former ones, which have caught up."
+    );
+    let done = cut_over(&rebuilder, &mut builder, name, confirm.yes).await;
+    builder.stop().await;
+    done
+}
+
+async fn abandon(arguments: Abandon, registry: Registry) -> Done {
+    let rebuilder = rebuilder(&arguments.named, registry).await?;
+    let name = &arguments.named.projection;
+    match arguments.former {
+        true => println!("This drops the former tables of `{name}`: there is no way back then."),
+        false => println!("This gives up what is being built of `{name}`."),
+    }
+    if !arguments.yes && !confirmed()? {
+        println!("nothing was changed");
+        return Ok(());
+    }
+    let mut connection = rebuilder.connect().await.map_err(failed)?;
+    let done = rebuilder.abandon(&mut connection, arguments.former);
+    for aside in done.await.map_err(failed)? {
+        match aside {
+            Aside::Dropped(of) => println!(
+                "generation {} is given up, schema `{}` is dropped",
+                number(i64::from(of.number)),
+                of.schema_name
+            ),
+            Aside::Kept(of) => println!(
+                "generation {} was live before and stays in schema `{}`; `--former` drops it",
+                number(i64::from(of.number)),
+                of.schema_name
+            ),
+        }
+    }
+    Ok(())
+}
+
+async fn rebuilder(named: &Named, registry: Registry) -> Result<Rebuilder, Failed> {
+    let mut config = named.config.load()?;
+    let all = projections(&mut config, registry)?;
+    let name = &named.projection;
+    let Some(projection) = all.iter().find(|projection| projection.name() == name) else {
+        let known: Vec<&str> = all.iter().map(|p| p.name()).collect();
+        let known = known.join(", ");
+        let error = anyhow::anyhow!("there is no projection `{name}`; known are: {known}");
+        return Err(Failed::new(64, error));
+    };
+    let filter = EnvFilter::try_new(&named.log)
+        .map_err(|error| Failed::new(64, anyhow::Error::new(error).context("--log")))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
+    let rebuilder = Rebuilder::new(config, Arc::clone(projection), who("rebuild"), stop);
+    rebuilder.await.map_err(|error| failed(error.into()))
+}
+
+fn failed(error: RebuildError) -> Failed {
+    let transient = |class: Class| class == Class::Transient;
+    let temporary = match &error {
+        RebuildError::Kafka(_)
+        | RebuildError::NotLevel { .. }
+        | RebuildError::Stopped
+        | RebuildError::Elsewhere(_) => true,
+        RebuildError::Store(error) | RebuildError::Schema(Problem::Store(error)) => {
+            transient(error.class())
+        }
+        RebuildError::Schema(Problem::UserSql { error, .. }) => {
+            transient(store::class_of_own_error(error))
+        }
+        RebuildError::Run(error) => RunError::is_temporary(error),
+        _ => false,
+    };
+    let code = match temporary {
+        true => CODE_TRY_AGAIN,
+        false => CODE_NEEDS_A_PERSON,
+    };
+    Failed::new(code, error)
+}

@@ -1,0 +1,169 @@
+//! The beginning of a build, and of the way back to a former generation: one transaction each.
+
+use serde_json::json;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{Obstacle, Plan, RebuildError, Rebuilder};
+use crate::failpoint;
+use crate::runtime::reposition::end;
+use crate::runtime::start::made;
+use crate::store::generation::{self, Beside, State};
+use crate::store::operation::Operation;
+use crate::store::{self, operation, position, schema, swap, transaction};
+
+/// The failpoints around the COMMIT.
+const AROUND_COMMIT: [&str; 2] = [
+    failpoint::REBUILD_BEFORE_BEGIN,
+    failpoint::REBUILD_AFTER_BEGIN,
+];
+
+impl Rebuilder {
+    /// Makes a generation with tables and positions as planned, or finds the one that is being built. Says whether
+    /// it was made.
+    pub(crate) async fn begin(
+        &self,
+        connection: &mut PgConnection,
+        plan: &Plan,
+        accept_truncated: bool,
+    ) -> Result<(i32, bool), RebuildError> {
+        if let Some(building) = &plan.building {
+            self.is_mine(building)?;
+            return Ok((building.number, false));
+        }
+        let hold = |obstacle: &&Obstacle| !(obstacle.may_be_accepted && accept_truncated);
+        let obstacles: Vec<Obstacle> = plan.obstacles.iter().filter(hold).cloned().collect();
+        if !obstacles.is_empty() {
+            return Err(RebuildError::Obstacles(obstacles));
+        }
+        let name = self.name();
+        let application = format!("tidegate rebuild {name}");
+        let timeouts = &self.service.database.timeouts;
+        transaction::begin(
+            connection,
+            transaction::OWN_SEARCH_PATH,
+            &application,
+            timeouts,
+        )
+        .await?;
+        let done = self.make(connection, plan, accept_truncated).await;
+        end(connection, done, AROUND_COMMIT).await
+    }
+
+    /// Locks the projection's row: nothing of the live schema is touched, so its batches go on.
+    async fn make(
+        &self,
+        connection: &mut PgConnection,
+        plan: &Plan,
+        accept_truncated: bool,
+    ) -> Result<(i32, bool), RebuildError> {
+        let name = self.name();
+        let Some(live) = store::projection::lock(connection, name).await? else {
+            return Err(RebuildError::NotStarted(name.to_owned()));
+        };
+        let beside = generation::beside(connection, name).await?;
+        if let Some(building) = beside.iter().find(|beside| beside.is_building()) {
+            self.is_mine(building)?; // another process was faster
+            return Ok((building.number, false));
+        }
+        let made = made(&self.projection);
+        let next = generation::next(connection, name).await?;
+        let schema = format!("{name}__g{next}");
+        let path = transaction::search_path(&schema, &self.projection.search_path);
+        transaction::set_search_path(connection, &path).await?;
+        schema::create(
+            connection,
+            &schema,
+            &self.projection.setup,
+            &self.projection.seed,
+        )
+        .await?;
+        if let Some(table) = swap::touched(connection, live.schema_oid).await? {
+            return Err(RebuildError::TouchesLive(table)); // I8
+        }
+        transaction::set_search_path(connection, transaction::OWN_SEARCH_PATH).await?;
+        let number = generation::insert(connection, name, false, &schema, &made).await?;
+        position::begin(connection, name, number, &plan.starts()).await?;
+        let offsets = plan
+            .partitions
+            .iter()
+            .map(|p| (p.partition.to_string(), p.from.into()))
+            .collect::<serde_json::Map<_, _>>();
+        let record = Operation {
+            id: Uuid::new_v4(),
+            kind: "rebuild",
+            projection: name,
+            who: &self.who,
+            arguments: json!({
+                "accept_truncated": accept_truncated,
+                "accepted": plan.obstacles.iter().map(|o| &*o.what).collect::<Vec<_>>(),
+            }),
+            before: json!({ "generation": live.generation, "definition": live.definition }),
+            after: json!({ "building": number, "definition": made.definition, "next_offset": offsets }),
+        };
+        operation::insert(connection, &record).await?;
+        Ok((number, true))
+    }
+
+    /// Takes the former generation for the one that is built, or goes on with it: the same as a build from there on.
+    pub(crate) async fn go_back(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Beside, RebuildError> {
+        let name = self.name();
+        let application = format!("tidegate rollback {name}");
+        let timeouts = &self.service.database.timeouts;
+        let path = transaction::OWN_SEARCH_PATH;
+        transaction::begin(connection, path, &application, timeouts).await?;
+        let done = self.take_former(connection).await;
+        end(connection, done, AROUND_COMMIT).await
+    }
+
+    async fn take_former(&self, connection: &mut PgConnection) -> Result<Beside, RebuildError> {
+        let name = self.name();
+        let Some(live) = store::projection::lock(connection, name).await? else {
+            return Err(RebuildError::NotStarted(name.to_owned()));
+        };
+        let beside = generation::beside(connection, name).await?;
+        let Some(former) = beside.into_iter().next() else {
+            return Err(RebuildError::NothingKept(name.to_owned()));
+        };
+        self.is_mine(&former)?;
+        if former.is_building() {
+            // Repeated after a crash, or an answer that was lost.
+            return match former.live_at {
+                Some(_) => Ok(former),
+                None => Err(RebuildError::Obstacles(vec![Obstacle {
+                    what: format!("generation {} is being built", former.number),
+                    cure: format!("`tidegate rebuild abandon {name}` first"),
+                    may_be_accepted: false,
+                }])),
+            };
+        }
+        let marks = position::marks(connection, name, &[live.generation, former.number]).await?;
+        let (of_live, of_former): (Vec<_>, Vec<_>) = marks
+            .iter()
+            .partition(|mark| mark.generation == live.generation);
+        for mark in of_former {
+            let same = of_live.iter().find(|other| other.of() == mark.of());
+            if same.is_some_and(|other| other.incarnation != mark.incarnation) {
+                return Err(RebuildError::OtherLog {
+                    topic: mark.topic.clone(),
+                    generation: former.number,
+                });
+            }
+        }
+        generation::set_state(connection, name, former.number, State::Building).await?;
+        let record = Operation {
+            id: Uuid::new_v4(),
+            kind: "rollback",
+            projection: name,
+            who: &self.who,
+            arguments: json!({}),
+            before: json!({ "generation": live.generation }),
+            after: json!({ "building": former.number }),
+        };
+        operation::insert(connection, &record).await?;
+        Ok(former)
+    }
+}

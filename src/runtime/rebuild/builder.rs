@@ -1,0 +1,322 @@
+//! A build under way: the service's writers, within bounds.
+//!
+//! The bounds are the live generation's positions, read over and over. They only ever lag behind the truth, so a build
+//! that keeps within them is never ahead: every record that it applies was decided by a live generation first, and what
+//! of it may still be sent is known (I5). Whoever has a builder must call [`Builder::look`] again and again: nothing
+//! goes on without.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::PgConnection;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{RebuildError, Rebuilder};
+use crate::engine::Class;
+use crate::kafka::{self, Assignment, GroupProtocol, Joined, Member, MemberError, MemberSettings};
+use crate::runtime::claim::Role;
+use crate::runtime::reset::topic_ids;
+use crate::runtime::service::{Error as RunError, Service};
+use crate::runtime::writer::Bounds;
+use crate::store;
+use crate::store::generation::{self, Beside};
+use crate::store::position::{self, Mark};
+use crate::types::{NextOffset, TopicPartition};
+
+/// How often it is asked whether the generation is still being built.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long to wait before the database is asked again that did not answer.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// So near a build must be before the live generation is held up for it.
+pub(super) const NEAR: i64 = 1_000;
+
+/// How far a partition is.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    pub(crate) partition: TopicPartition,
+    pub(crate) from: i64,
+    pub(crate) next: i64,
+    /// Where the live generation stands.
+    pub(crate) live: i64,
+}
+
+/// How far a build is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) shares: Vec<Share>,
+    pub(crate) consumed: i64,
+    pub(crate) parked: i64,
+    /// The first partition that is halted, and why.
+    pub(crate) halted: Option<(TopicPartition, String)>,
+    /// A topic of which the two generations have read different logs.
+    pub(crate) other_log: Option<String>,
+}
+
+impl Progress {
+    /// What of the two generations' positions concerns a build.
+    pub(crate) fn of(marks: &[Mark], building: i32, topics: &[String]) -> Self {
+        let built = |partition: &TopicPartition| {
+            let mut of_build = marks.iter().filter(|mark| mark.generation == building);
+            of_build.find(|mark| mark.of() == *partition)
+        };
+        let live = marks.iter().filter(|mark| mark.generation != building);
+        let share = |mark: &Mark| {
+            let partition = mark.of();
+            let own = built(&partition);
+            // One that has no row yet begins where the log does.
+            let next = own.map_or(mark.first_offset.unwrap_or(0), |own| own.next_offset);
+            Share {
+                from: own
+                    .and_then(|own| own.first_offset)
+                    .unwrap_or(next)
+                    .min(next),
+                next,
+                live: mark.next_offset,
+                partition,
+            }
+        };
+        let own = || marks.iter().filter(|mark| mark.generation == building);
+        Self {
+            shares: live
+                .filter(|mark| topics.contains(&mark.topic))
+                .map(share)
+                .collect(),
+            other_log: own()
+                .find(|mark| {
+                    let mut of_live = marks.iter().filter(|other| other.generation != building);
+                    of_live.any(|other| {
+                        other.of() == mark.of() && other.incarnation != mark.incarnation
+                    })
+                })
+                .map(|mark| mark.topic.clone()),
+            consumed: own().map(|mark| mark.consumed).sum(),
+            parked: own().map(|mark| mark.parked).sum(),
+            halted: own()
+                .find(|mark| mark.halted)
+                .map(|mark| (mark.of(), mark.cause.clone())),
+        }
+    }
+
+    /// Offsets that are left.
+    pub(crate) fn remaining(&self) -> i64 {
+        self.shares
+            .iter()
+            .map(|share| (share.live - share.next).max(0))
+            .sum()
+    }
+
+    /// Whether a build has caught up, which need not be level where more comes in all the time: it has come near, and has
+    /// reached what the live generation had passed then. `near` remembers that.
+    pub(crate) fn has_caught_up(&self, near: &mut Option<Self>) -> bool {
+        if self.remaining() > NEAR {
+            *near = None;
+            return false;
+        }
+        let near = near.get_or_insert_with(|| self.clone());
+        near.shares.iter().all(|then| {
+            let now = self
+                .shares
+                .iter()
+                .find(|now| now.partition == then.partition);
+            now.is_some_and(|now| now.next >= then.live)
+        })
+    }
+
+    /// Whether it stands where the live generation stands, in every partition.
+    pub(crate) fn is_level(&self) -> bool {
+        self.shares.iter().all(|share| share.next == share.live)
+    }
+}
+
+/// A build under way.
+pub(crate) struct Builder {
+    pub(super) generation: Beside,
+    pub(super) live: i32,
+    service: Arc<Service>,
+    projection: String,
+    topics: Vec<String>,
+    connection: Option<PgConnection>,
+    member: Member,
+    /// None once it has.
+    ended: Option<oneshot::Receiver<Result<(), MemberError>>>,
+    writers: JoinSet<()>,
+    /// Looks for partitions that stand still although there are records.
+    watchdog: JoinHandle<Infallible>,
+    gone: CancellationToken,
+    bounds: watch::Sender<Bounds>,
+    wakes: Vec<Arc<Notify>>,
+    assigned: BTreeSet<TopicPartition>,
+    asked: Instant,
+}
+
+impl Rebuilder {
+    /// Begins to work on a generation that is being built.
+    pub(crate) async fn build(&self, generation: Beside) -> Result<Builder, RebuildError> {
+        let service = Arc::clone(&self.service);
+        let mut connection = service.connect().await?;
+        let live = self.live(&mut connection).await?.generation;
+        if !generation::keep_others_from_building(&mut connection, self.name()).await? {
+            return Err(RebuildError::Elsewhere(self.name().to_owned()));
+        }
+        // Known from the start, so that no claim waits for it.
+        let ids = topic_ids(&service.cluster, &self.projection.topics).await?;
+        let config = &service.config;
+        let Joined {
+            member,
+            inputs,
+            ended,
+        } = Member::join(MemberSettings {
+            connection: &config.kafka,
+            protocol: GroupProtocol::Classic,
+            instance_id: None,
+            group: service.group(&self.projection),
+            client_id: format!("tidegate-{}-rebuild", service.owner),
+            assignment: Assignment::ByHand,
+            writers: config.apply.writers,
+            drain_max: config.apply.drain_max,
+        })
+        .map_err(RunError::from)?;
+        let (bounds, bound) = watch::channel(Bounds::new());
+        let wakes = inputs
+            .iter()
+            .map(|inputs| Arc::clone(&inputs.wake))
+            .collect();
+        let gone = CancellationToken::new();
+        let role = (Role::Build(generation.number), Some(bound));
+        let writers = service.writers(&self.projection, role, ids, &member, inputs, &gone);
+        Ok(Builder {
+            live,
+            generation,
+            projection: self.name().to_owned(),
+            topics: self.projection.topics.clone(),
+            connection: Some(connection),
+            watchdog: tokio::spawn(kafka::watch(member.clone(), service.cluster.clone())),
+            member,
+            ended: Some(ended),
+            writers,
+            gone,
+            bounds,
+            wakes,
+            assigned: BTreeSet::new(),
+            asked: Instant::now(),
+            service,
+        })
+    }
+}
+
+impl Builder {
+    /// Lets the build go on to where the live generation stands now, and says how far it is. Waits for a database that
+    /// does not answer, however long that takes.
+    pub(crate) async fn look(&mut self) -> Result<Progress, RebuildError> {
+        loop {
+            if self.service.stop.is_cancelled() {
+                return Err(RebuildError::Stopped);
+            }
+            match self.look_once().await {
+                Err(RebuildError::Store(error)) if error.class() == Class::Transient => {
+                    warn!(projection = self.projection, %error, "the build's positions cannot be read; trying again");
+                    self.connection = None;
+                    tokio::select! {
+                        () = self.service.stop.cancelled() => {}
+                        () = tokio::time::sleep(AGAIN_AFTER) => {}
+                    }
+                }
+                looked => return looked,
+            }
+        }
+    }
+
+    async fn look_once(&mut self) -> Result<Progress, RebuildError> {
+        if let Some(ended) = &mut self.ended {
+            match ended.try_recv() {
+                Err(oneshot::error::TryRecvError::Empty) => {}
+                ended => {
+                    self.ended = None;
+                    return Err(match ended {
+                        Ok(Err(error)) => RebuildError::Member(error),
+                        _ => RebuildError::Panicked,
+                    });
+                }
+            }
+        }
+        if self.writers.try_join_next().is_some() {
+            return Err(RebuildError::Panicked);
+        }
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => {
+                let mut connection = self.service.connect().await?;
+                if !generation::keep_others_from_building(&mut connection, &self.projection).await?
+                {
+                    return Err(RebuildError::Elsewhere(self.projection.clone()));
+                }
+                none.insert(connection)
+            }
+        };
+        let limit = self.service.database.timeouts.statement;
+        if self.asked.elapsed() >= ASK_EVERY {
+            self.asked = Instant::now();
+            let beside = generation::beside(connection, &self.projection);
+            let beside = store::within("reading generations", limit, beside).await?;
+            let number = self.generation.number;
+            if !beside.iter().any(|b| b.is_building() && b.number == number) {
+                return Err(RebuildError::Gone { generation: number });
+            }
+        }
+        let generations = [self.live, self.generation.number];
+        let marks = position::marks(connection, &self.projection, &generations);
+        let marks = store::within("reading positions", limit, marks).await?;
+        let progress = Progress::of(&marks, self.generation.number, &self.topics);
+        if let Some((partition, cause)) = progress.halted.clone() {
+            return Err(RebuildError::Halted { partition, cause });
+        }
+        if let Some(topic) = progress.other_log.clone() {
+            let generation = self.generation.number;
+            return Err(RebuildError::OtherLog { topic, generation });
+        }
+        self.take(&progress);
+        Ok(progress)
+    }
+
+    fn take(&mut self, progress: &Progress) {
+        let bounds: Bounds = progress
+            .shares
+            .iter()
+            .map(|share| (share.partition.clone(), NextOffset::from_raw(share.live)))
+            .collect::<BTreeMap<_, _>>();
+        let new: Vec<TopicPartition> = bounds
+            .keys()
+            .filter(|partition| !self.assigned.contains(partition))
+            .cloned()
+            .collect();
+        let moved = self.bounds.send_if_modified(|known| {
+            let moved = *known != bounds;
+            *known = bounds;
+            moved
+        });
+        if !new.is_empty() {
+            self.assigned.extend(new.iter().cloned());
+            self.member.assign(new);
+        }
+        if moved {
+            self.wakes.iter().for_each(|wake| wake.notify_one());
+        }
+    }
+
+    /// Gives up what is under way. What is committed stays.
+    pub(crate) async fn stop(mut self) {
+        self.watchdog.abort();
+        self.member.stop();
+        if let Some(ended) = self.ended {
+            let _ = ended.await;
+        }
+        self.gone.cancel();
+        while self.writers.join_next().await.is_some() {}
+    }
+}

@@ -1,0 +1,235 @@
+//! Whether a rebuild can work, before anything is made.
+
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::{RebuildError, Rebuilder};
+use crate::kafka::{Topics, Watermarks};
+use crate::projection::{Gate, Start};
+use crate::runtime::reset::topic_ids;
+use crate::runtime::start::made;
+use crate::runtime::topic_watch::TopicIds;
+use crate::store::generation::{self, Beside};
+use crate::store::position::{self, Mark, Stood};
+use crate::store::projection::Live;
+use crate::store::swap;
+use crate::types::TopicPartition;
+
+/// Why a rebuild cannot work, and what helps.
+#[derive(Clone, Debug)]
+pub(crate) struct Obstacle {
+    pub(crate) what: String,
+    pub(crate) cure: String,
+    /// An operator may go on all the same, on record.
+    pub(crate) may_be_accepted: bool,
+}
+
+/// What a partition's part of a build will be.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) partition: TopicPartition,
+    pub(crate) from: i64,
+    /// Where the live generation stands.
+    pub(crate) to: i64,
+    pub(super) incarnation: i32,
+    pub(super) topic_id: Option<Uuid>,
+}
+
+/// A rebuild before it is begun.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) live: i32,
+    pub(crate) building: Option<Beside>,
+    pub(crate) former: Vec<Beside>,
+    pub(crate) partitions: Vec<Planned>,
+    /// Bytes that the live tables take: about as many more are needed.
+    pub(crate) size: i64,
+    pub(crate) obstacles: Vec<Obstacle>,
+}
+
+impl Plan {
+    /// Offsets to read: no more records than this.
+    pub(crate) fn records(&self) -> i64 {
+        self.partitions.iter().map(|p| (p.to - p.from).max(0)).sum()
+    }
+
+    /// Where the new generation begins.
+    pub(super) fn starts(&self) -> Vec<Stood> {
+        let start = |planned: &Planned| Stood {
+            topic: planned.partition.topic().to_owned(),
+            partition: planned.partition.partition(),
+            next_offset: planned.from,
+            incarnation: planned.incarnation,
+            topic_id: planned.topic_id,
+            epoch: 0,
+            in_doubt: false,
+        };
+        self.partitions.iter().map(start).collect()
+    }
+}
+
+impl Rebuilder {
+    /// Looks at definition, logs and schema. Changes nothing.
+    pub(crate) async fn plan(&self, connection: &mut PgConnection) -> Result<Plan, RebuildError> {
+        let live = self.live(connection).await?;
+        let mut beside = generation::beside(connection, self.name()).await?;
+        let building = beside.iter().position(Beside::is_building);
+        let building = building.map(|at| beside.remove(at));
+        let marks = position::marks(connection, self.name(), &[live.generation]).await?;
+        let topics = &self.projection.topics;
+        let logs = self.service.cluster.logs(topics).await?;
+        let ids = topic_ids(&self.service.cluster, topics).await?;
+
+        let mut obstacles = Vec::new();
+        self.of_definition(&live, &marks, &mut obstacles);
+        obstacles.extend(of_logs(self.name(), &marks, &ids));
+        let mut partitions = Vec::new();
+        for mark in marks.iter().filter(|mark| topics.contains(&mark.topic)) {
+            let partition = mark.of();
+            let log = logs.iter().find(|(known, _)| *known == partition);
+            let Some((_, log)) = log else { continue };
+            partitions.push(self.planned(mark, *log, &mut obstacles));
+        }
+        self.of_compaction(&mut obstacles).await?;
+        self.of_schema(connection, &live, &mut obstacles).await?;
+        Ok(Plan {
+            live: live.generation,
+            building,
+            former: beside,
+            partitions,
+            size: swap::size(connection, live.schema_oid).await?,
+            obstacles,
+        })
+    }
+
+    /// What of the definition keeps a build from being one of the same read model.
+    fn of_definition(&self, live: &Live, marks: &[Mark], obstacles: &mut Vec<Obstacle>) {
+        let projection = &self.projection;
+        if projection.writes_elsewhere {
+            obstacles.push(refused(
+                "it writes to tables outside its schema (`writes_elsewhere`), so what is in them would be counted twice".to_owned(),
+                "fill those from a projection of their own".to_owned(),
+            ));
+        }
+        let mine = made(projection);
+        let other_statements = !live.statements.is_empty() && live.statements != mine.statements;
+        if live.definition == mine.definition && (live.setup != mine.setup || other_statements) {
+            obstacles.push(refused(
+                "the setup or the statements have changed and `version` has not: processes that still have the old ones could not be told apart, and would go on in the new tables".to_owned(),
+                "raise `version` of the projection".to_owned(),
+            ));
+        }
+        for topic in &projection.topics {
+            if !marks.iter().any(|mark| mark.topic == *topic) {
+                obstacles.push(refused(
+                    format!("topic {topic} is not read by the live generation, which a build never passes"),
+                    "`tidegate reset` begins with it in place, or make it a projection of its own".to_owned(),
+                ));
+            }
+        }
+    }
+
+    fn planned(&self, mark: &Mark, log: Watermarks, obstacles: &mut Vec<Obstacle>) -> Planned {
+        let partition = mark.of();
+        let first = mark.first_offset.unwrap_or(0);
+        let begins = match self.projection.start {
+            // What is older than the projection itself is not a part of it.
+            Start::Latest => first,
+            Start::Earliest => log.low,
+        };
+        if log.low > first && mark.next_offset > first {
+            obstacles.push(Obstacle {
+                what: format!(
+                    "{partition} begins at {}, and the live generation has read from {first} on: its history is not complete any more",
+                    log.low
+                ),
+                cure: "say --accept-truncated if the rest is enough".to_owned(),
+                may_be_accepted: true,
+            });
+        }
+        Planned {
+            partition,
+            from: begins.max(log.low),
+            to: mark.next_offset,
+            incarnation: mark.incarnation,
+            topic_id: mark.topic_id,
+        }
+    }
+
+    /// A compacted topic has the last record of each key: enough for `newest`, and for nothing that adds up.
+    async fn of_compaction(&self, obstacles: &mut Vec<Obstacle>) -> Result<(), RebuildError> {
+        if self.projection.gate == Gate::Newest {
+            return Ok(());
+        }
+        let topics =
+            Topics::new(&self.service.config.kafka).map_err(crate::kafka::ClusterError::from)?;
+        for topic in &self.projection.topics {
+            if topics
+                .is_compacted(topic)
+                .await
+                .map_err(crate::kafka::ClusterError::from)?
+            {
+                obstacles.push(Obstacle {
+                    what: format!(
+                        "topic {topic} is compacted: older events of an entity may be gone, and under gate `{}` all are needed",
+                        self.projection.gate
+                    ),
+                    cure: "say --accept-truncated if the rest is enough".to_owned(),
+                    may_be_accepted: true,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands in the way of the schemas changing places.
+    pub(super) async fn of_schema(
+        &self,
+        connection: &mut PgConnection,
+        live: &Live,
+        obstacles: &mut Vec<Obstacle>,
+    ) -> Result<(), RebuildError> {
+        for what in swap::missing_rights(connection, live.schema_oid).await? {
+            obstacles.push(refused(
+                format!("the role that is connected may not {what}"),
+                "grant it, or connect as another role".to_owned(),
+            ));
+        }
+        for dependent in swap::dependents(connection, live.schema_oid).await? {
+            obstacles.push(refused(
+                format!("{dependent} depends on the live tables, and would stay with them when others take their place"),
+                "drop it, and make it again after the cut-over".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn refused(what: String, cure: String) -> Obstacle {
+    Obstacle {
+        what,
+        cure,
+        may_be_accepted: false,
+    }
+}
+
+/// The live generation must know its logs.
+fn of_logs(projection: &str, marks: &[Mark], ids: &TopicIds) -> Vec<Obstacle> {
+    let is_another = |mark: &&Mark| {
+        let present = ids.get(&mark.topic).copied().flatten();
+        let differs = present.is_some() && mark.topic_id.is_some() && present != mark.topic_id;
+        differs || mark.in_doubt
+    };
+    let another = marks.iter().filter(is_another);
+    another
+        .map(|mark| {
+            refused(
+                format!(
+                    "{} is another log than the live generation has read",
+                    mark.of()
+                ),
+                format!("`tidegate accept-topic {projection} {}` first", mark.topic),
+            )
+        })
+        .collect()
+}

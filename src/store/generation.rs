@@ -1,0 +1,162 @@
+//! `generation`: builds of a projection's tables, the live one and those beside it.
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::types::Oid;
+use sqlx::{FromRow, PgConnection};
+
+use super::Error;
+use super::projection::Live;
+
+const INSERT: &str = include_str!("sql/generation_insert.sql");
+const NEXT: &str = include_str!("sql/generation_next.sql");
+const SET_STATE: &str = include_str!("sql/generation_set_state.sql");
+const RENAME: &str = include_str!("sql/generation_rename.sql");
+const BUILDING: &str = include_str!("sql/generation_building.sql");
+const BESIDE: &str = include_str!("sql/generation_beside.sql");
+const REBUILD_LOCK: &str = include_str!("sql/rebuild_lock.sql");
+
+/// What a generation's tables and their content are made by.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    /// What its content depends on, as text.
+    pub(crate) definition: String,
+    /// Hash of the SQL that made the tables.
+    pub(crate) setup: String,
+    /// Hash of the statements.
+    pub(crate) statements: String,
+}
+
+/// What a generation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Building,
+    Live,
+    Retired,
+    /// Its schema is gone.
+    Abandoned,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Building => "building",
+            Self::Live => "live",
+            Self::Retired => "retired",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// Records a generation in an existing schema, and returns its number.
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    projection: &str,
+    live: bool,
+    schema: &str,
+    made: &Made,
+) -> Result<i32, Error> {
+    Ok(sqlx::query_scalar(INSERT)
+        .bind(projection)
+        .bind(live)
+        .bind(schema)
+        .bind(&made.definition)
+        .bind(&made.setup)
+        .bind(&made.statements)
+        .fetch_one(connection)
+        .await?)
+}
+
+/// The number that the next generation will have, with the projection's row locked.
+pub(crate) async fn next(connection: &mut PgConnection, projection: &str) -> Result<i32, Error> {
+    Ok(sqlx::query_scalar(NEXT)
+        .bind(projection)
+        .fetch_one(connection)
+        .await?)
+}
+
+pub(crate) async fn set_state(
+    connection: &mut PgConnection,
+    projection: &str,
+    number: i32,
+    state: State,
+) -> Result<(), Error> {
+    sqlx::query(SET_STATE)
+        .bind(projection)
+        .bind(number)
+        .bind(state.name())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Follows a schema that was renamed.
+pub(crate) async fn rename(
+    connection: &mut PgConnection,
+    projection: &str,
+    schema: Oid,
+    name: &str,
+) -> Result<(), Error> {
+    sqlx::query(RENAME)
+        .bind(projection)
+        .bind(schema)
+        .bind(name)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// A generation that is being built, as a claim reads it: it stays so until the transaction ends.
+pub(crate) async fn building(
+    connection: &mut PgConnection,
+    projection: &str,
+    number: i32,
+) -> Result<Option<Live>, Error> {
+    Ok(sqlx::query_as(BUILDING)
+        .bind(projection)
+        .bind(number)
+        .fetch_optional(connection)
+        .await?)
+}
+
+/// Keeps other processes from building the same projection as long as the connection lasts; false if one does.
+pub(crate) async fn keep_others_from_building(
+    connection: &mut PgConnection,
+    projection: &str,
+) -> Result<bool, Error> {
+    Ok(sqlx::query_scalar(REBUILD_LOCK)
+        .bind(projection)
+        .fetch_one(connection)
+        .await?)
+}
+
+/// A generation with a schema beside the live one's.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Beside {
+    pub(crate) number: i32,
+    state: String,
+    pub(crate) schema_name: String,
+    pub(crate) schema_oid: Oid,
+    pub(crate) definition: String,
+    pub(crate) setup: String,
+    pub(crate) statements: String,
+    pub(crate) started_at: DateTime<Utc>,
+    /// When it was live for the last time; none if it never was.
+    pub(crate) live_at: Option<DateTime<Utc>>,
+}
+
+impl Beside {
+    pub(crate) fn is_building(&self) -> bool {
+        self.state == State::Building.name()
+    }
+}
+
+/// Reads the generations that have a schema beside the live one's, the one that is being built first.
+pub(crate) async fn beside(
+    connection: &mut PgConnection,
+    projection: &str,
+) -> Result<Vec<Beside>, Error> {
+    Ok(sqlx::query_as(BESIDE)
+        .bind(projection)
+        .fetch_all(connection)
+        .await?)
+}

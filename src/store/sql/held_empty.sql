@@ -1,0 +1,2 @@
+-- What was kept back is in the outbox, or has lost its right.
+DELETE FROM _held
