@@ -33,14 +33,22 @@ impl Layout {
         self.fields.is_empty()
     }
 
+    /// For these JSON pointers, each with the slot of its number.
+    pub(super) fn new(pointers: &[&str]) -> Self {
+        let mut layout = Self::default();
+        for pointer in pointers {
+            layout.slot(pointer);
+        }
+        layout
+    }
+
     /// Adds a JSON pointer and returns the slot its value will be in.
-    pub(super) fn slot(&mut self, pointer: &str) -> usize {
+    fn slot(&mut self, pointer: &str) -> usize {
         let slot = self.slots;
         self.slots += 1;
         let mut layout = self;
-        let mut tokens = pointer.split('/').skip(1).peekable();
-        while let Some(token) = tokens.next() {
-            let name = token.replace("~1", "/").replace("~0", "~");
+        let mut tokens = tokens(pointer).peekable();
+        while let Some(name) = tokens.next() {
             let at = match layout.fields.iter().position(|field| field.name == name) {
                 Some(at) => at,
                 None => {
@@ -111,6 +119,12 @@ impl Layout {
             _ => Ok(()),
         }
     }
+}
+
+/// The steps of a JSON pointer, by RFC 6901.
+pub(super) fn tokens(pointer: &str) -> impl Iterator<Item = String> {
+    let steps = pointer.split('/').skip(1);
+    steps.map(|token| token.replace("~1", "/").replace("~0", "~"))
 }
 
 /// RFC 6901: digits without a leading zero.

@@ -51,7 +51,9 @@ fn shown(data: &ColumnData) -> Option<String> {
         ColumnData::Boolean(values) => values[0].map(|v| v.to_string()),
         ColumnData::Uuid(values) => values[0].map(|v| v.to_string()),
         ColumnData::Timestamptz(values) => values[0].map(|v| format!("{v:?}")),
+        ColumnData::Timestamp(values) => values[0].map(|v| format!("{v:?}")),
         ColumnData::Date(values) => values[0].map(|v| v.to_string()),
+        ColumnData::Bytea(values) => values[0].as_ref().map(|v| format!("{v:02x?}")),
         ColumnData::Text(values) => values.get(0).map(str::to_owned),
     }
 }
@@ -59,8 +61,8 @@ fn shown(data: &ColumnData) -> Option<String> {
 fn decode(projection: &Projection, record: RecordBuilder<'_>) -> Result<Decoded, String> {
     let partition = TopicPartition::new("t", 0);
     let records = [record.build()];
-    let decoder = Decoder::new(projection);
-    let events = decoder.decode([(&partition, &records[..])]);
+    let decoder = Decoder::new(projection, None);
+    let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
     if let Some(rejection) = events.rejected.get(&0) {
         return Err(rejection.detail.clone());
     }
@@ -715,8 +717,8 @@ fn a_record_that_is_at_fault_is_named_by_its_place() {
     let record = |payload: &'static [u8]| value(payload).build();
     let good = [record(b"{\"v\":1}"), record(b"{\"v\":2}")];
     let bad = [record(b"{\"v\":3}"), record(b"{\"v\":\"x\"}")];
-    let decoder = Decoder::new(&projection);
-    let events = decoder.decode([(&a, &good[..]), (&b, &bad[..])]);
+    let decoder = Decoder::new(&projection, None);
+    let events = decoder.decode(&[(&a, &good[..]), (&b, &bad[..])]).unwrap();
     assert_eq!(events.rejected.keys().copied().collect::<Vec<_>>(), [3]);
     let refs: Vec<_> = events.shares.iter().map(|s| s.refs.clone()).collect();
     assert_eq!(refs, [0..2, 2..4]);
@@ -732,8 +734,8 @@ fn nothing_of_a_record_is_left_for_the_next() {
     let records: Vec<_> = [&br#"{"v":"x","o":{"w":"y"}}"#[..], b"{}", br#"{"o":5}"#]
         .map(|payload| value(payload).build())
         .into();
-    let decoder = Decoder::new(&projection);
-    let events = decoder.decode([(&partition, &records[..])]);
+    let decoder = Decoder::new(&projection, None);
+    let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
     for column in &events.columns {
         let ColumnData::Text(texts) = column else {
             panic!("a text column")
@@ -864,8 +866,8 @@ fn a_record_that_cannot_be_read_keeps_its_place_and_its_entity() {
         record(Some(br#"{"v":1}"#)),
         record(Some(br#"{"id":"e","v":5}"#)),
     ];
-    let decoder = Decoder::new(&projection);
-    let events = decoder.decode([(&partition, &records[..])]);
+    let decoder = Decoder::new(&projection, None);
+    let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
     assert_eq!(
         events.rejected.keys().copied().collect::<Vec<_>>(),
         [1, 2, 3]

@@ -8,6 +8,7 @@ use toml::de::DeValue;
 
 use super::problems::Place;
 use super::section::{File, Section, Setting, Sources, article};
+use super::values::{self, Values};
 use super::{Configured, SqlPlace};
 use crate::engine::Class;
 use crate::projection::{
@@ -18,10 +19,9 @@ use crate::sql_projection::{
     Emit, SqlProjection, SqlText, Statement, column_problem, last_word, script_problem,
 };
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 24] = [
     "version",
     "topics",
-    "format",
     "entity",
     "sequence",
     "event_id",
@@ -46,7 +46,11 @@ const KEYS: [&str; 25] = [
     "emit",
 ];
 
-pub(super) fn read(section: Section<'_>, sources: &mut Sources<'_>) -> Vec<Configured> {
+pub(super) fn read(
+    section: Section<'_>,
+    values: Values,
+    sources: &mut Sources<'_>,
+) -> Vec<Configured> {
     let mut projections = Vec::new();
     for (name, value) in section.table.into_iter().flatten() {
         let name_place = sources.file.place(name.span().start);
@@ -54,7 +58,13 @@ pub(super) fn read(section: Section<'_>, sources: &mut Sources<'_>) -> Vec<Confi
         match value.get_ref() {
             DeValue::Table(table) => {
                 let section = Section::new(&path, Some(table), Some(name.span().start));
-                projections.extend(read_one(name.get_ref(), name_place, section, sources));
+                projections.extend(read_one(
+                    name.get_ref(),
+                    name_place,
+                    section,
+                    values,
+                    sources,
+                ));
             }
             other => {
                 let what = format!("`{path}` is {}, not a table", article(other));
@@ -71,6 +81,7 @@ fn read_one(
     name: &str,
     place: Place,
     mut section: Section<'_>,
+    values: Values,
     sources: &mut Sources<'_>,
 ) -> Option<Configured> {
     let topics = section.list("topics", sources);
@@ -82,7 +93,7 @@ fn read_one(
             "name at least one topic: topics = [\"orders\"]",
         );
     }
-    section.choice("format", &[("json", ())], sources);
+    let format = values::read_format(&section, values, sources);
     let gate = read_gate(name, &place, &section, sources);
     let columns = read_columns(&section, sources);
     let (mut applies, apply_places) = read_applies(name, &section, &columns, sources);
@@ -115,6 +126,9 @@ fn read_one(
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
     projection.columns = columns;
+    projection.format = format;
+    projection.limits = values.limits;
+    values::check_fit(&projection, &section, sources);
     if projection.entity.is_none() {
         let emits = sql.emits.iter().map(|emit| &emit.statement);
         let statements = sql.applies.iter().chain(emits);
@@ -169,7 +183,8 @@ fn read_one(
         };
         sources.problems.add(at, problem.what, problem.cure);
     }
-    section.finish(&KEYS, sources);
+    let known: Vec<&str> = KEYS.iter().chain(&values::KEYS).copied().collect();
+    section.finish(&known, sources);
     Some(Configured {
         projection,
         sql,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::column::Column;
 use super::fold::{Fold, Folded};
 use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
+use crate::avro::Schema;
 use crate::engine::Class;
 
 /// Where a value stands in a record.
@@ -18,7 +19,7 @@ pub enum Source {
     Key,
     /// The last header of that name, as UTF-8 text.
     Header(String),
-    /// A JSON pointer into the value, such as `/order/id`.
+    /// A JSON pointer into the value, such as `/order/id`; the same path into a value in Avro.
     Pointer(String),
 }
 
@@ -114,6 +115,53 @@ pub enum Tombstones {
     Filter,
 }
 
+/// What a record's value is.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Format {
+    #[default]
+    Json,
+    Avro(AvroFormat),
+}
+
+/// Values in Avro.
+#[derive(Clone, Debug)]
+pub(crate) struct AvroFormat {
+    /// The schema by which everything is read.
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) framing: Framing,
+}
+
+/// How a value in Avro says which schema it was written with.
+#[derive(Clone, Debug)]
+pub(crate) enum Framing {
+    /// A zero byte and the number that a schema registry gave to the schema.
+    Confluent,
+    /// `C3 01` and the schema's fingerprint: one of these.
+    SingleObject(Vec<Arc<Schema>>),
+    /// It does not: with this one.
+    Raw(Arc<Schema>),
+}
+
+/// What the value of one record may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ValueLimits {
+    pub(crate) bytes_max: usize,
+    /// Of values that are not JSON: records and collections inside each other.
+    pub(crate) nesting_max: usize,
+    /// Of values that are not JSON: items of all collections together.
+    pub(crate) items_max: usize,
+}
+
+impl Default for ValueLimits {
+    fn default() -> Self {
+        Self {
+            bytes_max: 16 << 20,
+            nesting_max: 64,
+            items_max: 1_000_000,
+        }
+    }
+}
+
 /// What becomes of a record that cannot be applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
@@ -160,6 +208,8 @@ pub struct Projection {
     pub(crate) sequence: Option<Source>,
     pub(crate) event_id: Option<Source>,
     pub(crate) columns: Vec<Column>,
+    pub(crate) format: Format,
+    pub(crate) limits: ValueLimits,
     pub(crate) tombstones: Tombstones,
     pub(crate) on_failure: OnFailure,
     pub(crate) parking: ParkingLimits,
@@ -236,6 +286,8 @@ impl Projection {
             sequence: None,
             event_id: None,
             columns: Vec::new(),
+            format: Format::default(),
+            limits: ValueLimits::default(),
             tombstones: Tombstones::default(),
             on_failure: OnFailure::default(),
             parking: ParkingLimits::default(),

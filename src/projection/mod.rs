@@ -25,6 +25,8 @@ pub use crate::types::Message;
 
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};
-pub(crate) use definition::{TOPIC_CURE, is_identifier, is_near, is_topic};
+pub(crate) use definition::{
+    AvroFormat, Format, Framing, TOPIC_CURE, ValueLimits, is_identifier, is_near, is_topic,
+};
 pub(crate) use events::{Events, Outcome, Ref, Share};
 pub(crate) use handler::Handler;

@@ -27,6 +27,7 @@ use crate::kafka::{
     MemberSettings, Neighbours,
 };
 use crate::projection::Projection;
+use crate::registry::Registry;
 use crate::relay::{Relay, Retention};
 use crate::store::migration::{self, State};
 use crate::store::{self, Database};
@@ -58,6 +59,8 @@ pub(crate) enum Error {
     Kafka(#[from] KafkaError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    #[error("schema registry: {0}")]
+    Registry(String),
     #[error("projection `{0}` cannot go on: {1}")]
     Member(String, MemberError),
     #[error("the member of projection `{0}` has left its group unasked")]
@@ -101,6 +104,8 @@ struct Service {
     owner: String,
     /// What no stored text may show.
     secrets: Arc<Secrets>,
+    /// For all projections: each schema is asked for once.
+    registry: Option<Arc<Registry>>,
     /// None if the database does not say which it is.
     tag: OnceLock<DatabaseTag>,
     /// Rings when a batch has put messages in the outbox.
@@ -188,8 +193,12 @@ pub(crate) async fn run_relay(config: Config, stop: CancellationToken) -> Result
 
 impl Service {
     fn new(config: Config, stop: CancellationToken) -> Result<Self, Error> {
+        let database = Database::new(&config.postgres_url, config.timeouts)?;
+        let registry = config.schema_registry.clone();
+        let registry = registry.map(|settings| Registry::new(settings, database.clone()));
         Ok(Self {
-            database: Database::new(&config.postgres_url, config.timeouts)?,
+            registry: registry.transpose().map_err(Error::Registry)?.map(Arc::new),
+            database,
             cluster: Cluster::new(&config.kafka)?,
             owner: owner(),
             secrets: Arc::new(config.secrets()),
@@ -344,7 +353,7 @@ impl Service {
         inputs: Vec<Inputs>,
         member_gone: &CancellationToken,
     ) -> JoinSet<()> {
-        let decoder = Arc::new(Decoder::new(projection));
+        let decoder = Arc::new(Decoder::new(projection, self.registry.as_ref()));
         let mut writers = JoinSet::new();
         let (ids, topic_ids) = watch::channel(TopicIds::new());
         let topics = projection.topics.clone();

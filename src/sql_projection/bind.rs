@@ -48,7 +48,12 @@ fn declared<'q>(query: Bound<'q>, data: &ColumnData, refs: &[Ref]) -> Bound<'q> 
         ColumnData::Boolean(values) => query.bind(pick(values, refs)),
         ColumnData::Uuid(values) => query.bind(pick(values, refs)),
         ColumnData::Timestamptz(values) => query.bind(pick(values, refs)),
+        ColumnData::Timestamp(values) => query.bind(pick(values, refs)),
         ColumnData::Date(values) => query.bind(pick(values, refs)),
+        ColumnData::Bytea(values) => {
+            let bytes = refs.iter().map(|event| values[*event as usize].clone());
+            query.bind(bytes.collect::<Vec<_>>())
+        }
         ColumnData::Text(values) => {
             let texts = refs.iter().map(|event| values.get(*event as usize));
             bind_texts(query, texts.collect())

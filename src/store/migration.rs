@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 7] = [
+const MIGRATIONS: [(i64, &str, &str); 8] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -36,6 +36,11 @@ const MIGRATIONS: [(i64, &str, &str); 7] = [
         7,
         "application",
         include_str!("../../migrations/0007_application.sql"),
+    ),
+    (
+        9,
+        "registry schema",
+        include_str!("../../migrations/0009_registry_schema.sql"),
     ),
 ];
 

@@ -19,6 +19,7 @@ mod harness;
 mod failpoint;
 
 mod apply;
+mod avro;
 mod chaos;
 mod cli;
 mod crash;
