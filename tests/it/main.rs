@@ -20,6 +20,7 @@ mod failpoint;
 
 mod apply;
 mod avro;
+mod avro_ledger;
 mod chaos;
 mod cli;
 mod crash;
