@@ -44,12 +44,12 @@ const SINGLE_OBJECT: [u8; 2] = [0xc3, 0x01];
 impl AvroDecoder {
     pub(super) fn new(
         format: &AvroFormat,
-        pointers: &[&str],
+        pointers: &[super::json::Wanted],
         limits: ValueLimits,
         registry: Option<&Arc<Registry>>,
     ) -> Self {
         let wanted = pointers.iter().enumerate().map(|(slot, pointer)| Wanted {
-            path: tokens(pointer).collect(),
+            path: tokens(&pointer.pointer).collect(),
             slot,
         });
         let mut decoder = Self {

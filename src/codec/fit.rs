@@ -11,6 +11,8 @@ pub(crate) enum RoleOf {
     Identity,
     Sequence,
     Column(ColumnType),
+    /// A number that counts time.
+    Counted,
 }
 
 /// What keeps a schema's value at a path from being what is wanted; none if nothing does. With a cure after a
@@ -36,6 +38,7 @@ pub(crate) fn misfit(schema: &Schema, pointer: &str, role: RoleOf) -> Option<Str
         RoleOf::Identity => "a string, a UUID or an integer".to_owned(),
         RoleOf::Sequence => "an integer".to_owned(),
         RoleOf::Column(of) => of.to_string(),
+        RoleOf::Counted => "a number that counts time".to_owned(),
     };
     match other {
         Some(kind) => Some(format!(
@@ -73,6 +76,7 @@ fn takes(role: RoleOf, kind: Kind) -> bool {
     let of = match role {
         RoleOf::Identity => return matches!(kind, Kind::Text | Kind::Uuid | Kind::Integer),
         RoleOf::Sequence => return matches!(kind, Kind::Integer | Kind::Text),
+        RoleOf::Counted => return kind == Kind::Integer,
         RoleOf::Column(of) => of,
     };
     match of {

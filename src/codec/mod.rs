@@ -1,33 +1,42 @@
-//! Bytes to events: JSON and Avro.
+//! Bytes to events: JSON, Avro, CloudEvents and change events.
 //!
 //! What is wrong with a record is found here, with the record's name, before a transaction begins. Decoding never
 //! waits: a batch whose records name schemas that are not known yet comes back with their numbers, and is decoded
 //! once they were [asked for](Decoder::learn), outside of any transaction.
 
 mod avro;
+mod cloudevents;
+mod debezium;
 mod fit;
 mod json;
+mod place;
 mod value;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::engine::parking::{Reason, Rejection};
 use crate::projection::{
-    ColumnData, Events, First, Format, Framing, Gate, Projection, Ref, Share, Source, TextColumn,
-    Tombstones,
+    Column, ColumnData, ColumnType, Events, First, Format, Framing, Gate, Projection, Ref, Share,
+    Source, TextColumn, Tombstones, Types, UnknownType,
 };
 use crate::registry::{Registry, Unavailable};
 use crate::types::{Record, TopicPartition};
 
 use avro::{AvroDecoder, Plans};
+use cloudevents::Mode;
 pub(crate) use fit::{RoleOf, misfit};
 use json::Layout;
+use place::{Fields, Place, Shape, Slots};
+use value::Value;
 
 /// Decodes the records of one projection.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     payload: Payload,
+    /// Where a change event says what was done.
+    op: Option<Place>,
     value_bytes_max: usize,
     entity: Option<Place>,
     sequence: Option<Place>,
@@ -35,7 +44,10 @@ pub(crate) struct Decoder {
     /// The lowest sequence allowed.
     first: i64,
     event_id: Option<Place>,
-    columns: Vec<(String, Place, crate::projection::ColumnType, bool)>,
+    /// What an event id is unique within.
+    event_source: Option<Place>,
+    types: Option<(Place, Types)>,
+    columns: Vec<(Column, Place)>,
     tombstones: Tombstones,
 }
 
@@ -43,22 +55,12 @@ pub(crate) struct Decoder {
 #[derive(Debug)]
 enum Payload {
     Json(Layout),
+    /// A CloudEvent's data by itself, and the whole of one with its data inside.
+    CloudEvents {
+        binary: Layout,
+        structured: Layout,
+    },
     Avro(AvroDecoder),
-}
-
-/// The wanted parts of one value, by slot.
-enum Fields<'a> {
-    Json(Vec<Option<&'a serde_json::value::RawValue>>),
-    Avro(Vec<Option<crate::avro::Datum<'a>>>),
-}
-
-impl Fields<'_> {
-    fn get(&self, slot: usize) -> Option<value::Value<'_>> {
-        match self {
-            Self::Json(fields) => fields[slot].and_then(value::Value::from_json),
-            Self::Avro(fields) => fields[slot].as_ref().map(value::Value::Avro),
-        }
-    }
 }
 
 /// Numbers of schemas that records name and that are not known yet, with the first record of each.
@@ -73,59 +75,84 @@ pub(crate) struct Unread {
     pub(crate) why: Unavailable,
 }
 
-/// A [`Source`], with a pointer replaced by its slot in the layout.
-#[derive(Debug)]
-enum Place {
-    Key,
-    Header(String),
-    Slot { slot: usize, pointer: String },
+/// Why a record is no event for the handler.
+enum Not {
+    /// It cannot be applied.
+    Applicable(String),
+    /// Nor may anything behind it in its partition.
+    Passable(String),
+    /// The projection does not want it.
+    Wanted,
 }
 
-impl Place {
-    /// What is wrong with the value here, and what it was wanted for.
-    fn named(&self, role: &str, why: &str) -> String {
-        match self {
-            Self::Key => format!("{role} (the record key): {why}"),
-            Self::Header(name) => format!("{role} (header `{name}`): {why}"),
-            Self::Slot { pointer, .. } => format!("{role} (`{pointer}`): {why}"),
-        }
+impl From<String> for Not {
+    fn from(why: String) -> Self {
+        Self::Applicable(why)
     }
 }
 
 impl Decoder {
     /// `registry` is where schemas are asked for that records name by number.
-    pub(crate) fn new<'p>(projection: &'p Projection, registry: Option<&Arc<Registry>>) -> Self {
-        let mut pointers: Vec<&str> = Vec::new();
-        let mut place = |source: &'p Source| match source {
-            Source::Key => Place::Key,
-            Source::Header(name) => Place::Header(name.clone()),
-            Source::Pointer(pointer) => Place::Slot {
-                slot: {
-                    pointers.push(pointer);
-                    pointers.len() - 1
-                },
-                pointer: pointer.clone(),
-            },
+    pub(crate) fn new(projection: &Projection, registry: Option<&Arc<Registry>>) -> Self {
+        let format = &projection.format;
+        let mut slots = Slots {
+            strict: true,
+            ..Slots::default()
         };
+        let mut place = |source: &Source| slots.place(source, format);
         let entity = projection.entity.as_ref().map(&mut place);
         let sequence = projection.sequence.as_ref().map(&mut place);
         let event_id = projection.event_id.as_ref().map(&mut place);
-        let columns = projection
+        // By the specification an id is unique within its source.
+        let event_source = match &projection.event_id {
+            Some(Source::Attribute(name)) if name == "id" => {
+                Some(place(&Source::Attribute("source".to_owned())))
+            }
+            _ => None,
+        };
+        let op = match format {
+            Format::Debezium(_) => Some(place(&Source::Envelope("/op".to_owned()))),
+            _ => None,
+        };
+        let types = projection.types.as_ref();
+        let types = types.map(|types| (place(&types.source), types.clone()));
+        slots.strict = false;
+        let columns: Vec<(Column, Place)> = projection
             .columns
             .iter()
-            .map(|c| (c.name.clone(), place(&c.source), c.column_type, c.nullable))
+            .map(|column| (column.clone(), slots.place(&column.source, format)))
             .collect();
-        let payload = match &projection.format {
-            Format::Json => Payload::Json(Layout::new(&pointers)),
-            Format::Avro(format) => Payload::Avro(AvroDecoder::new(
-                format,
-                &pointers,
-                projection.limits,
-                registry,
-            )),
+        let wanted = slots.wanted;
+        let payload = match format {
+            Format::Json | Format::Debezium(None) => Payload::Json(Layout::new(&wanted)),
+            Format::CloudEvents => {
+                let is_whole = |place: &Place, slot: usize| match place {
+                    Place::Data { slots, .. } => slots[1] == slot,
+                    Place::Attribute { slot: own, .. } => *own == slot,
+                    _ => false,
+                };
+                let own = [&entity, &sequence, &event_id, &event_source];
+                let mut places: Vec<&Place> = own.into_iter().flatten().collect();
+                places.extend(types.as_ref().map(|(place, _)| place));
+                places.extend(columns.iter().map(|(_, place)| place));
+                let layout = |whole: bool| {
+                    let some = wanted.iter().enumerate().filter(|(slot, _)| {
+                        places.iter().any(|place| is_whole(place, *slot)) == whole
+                    });
+                    Layout::of(wanted.len(), some)
+                };
+                Payload::CloudEvents {
+                    binary: layout(false),
+                    structured: layout(true),
+                }
+            }
+            Format::Avro(avro) | Format::Debezium(Some(avro)) => {
+                Payload::Avro(AvroDecoder::new(avro, &wanted, projection.limits, registry))
+            }
         };
         Self {
             payload,
+            op,
             value_bytes_max: projection.limits.bytes_max,
             entity,
             sequence,
@@ -137,6 +164,8 @@ impl Decoder {
                 _ => i64::MIN,
             },
             event_id,
+            event_source,
+            types,
             columns,
             tombstones: projection.tombstones,
         }
@@ -145,7 +174,7 @@ impl Decoder {
     /// The same for values that have no frame and are written with the projection's own schema, as in its tests.
     pub(crate) fn unframed(projection: &Projection) -> Self {
         let mut projection = projection.clone();
-        if let Format::Avro(format) = &mut projection.format {
+        if let Format::Avro(format) | Format::Debezium(Some(format)) = &mut projection.format {
             format.framing = Framing::Raw(Arc::clone(&format.schema));
         }
         Self::new(&projection, None)
@@ -183,7 +212,7 @@ impl Decoder {
                 let ids: BTreeSet<u32> = schemas.0.keys().copied().collect();
                 avro.learn(&ids).await
             }
-            Payload::Json(_) => Ok(()),
+            Payload::Json(_) | Payload::CloudEvents { .. } => Ok(()),
         }
     }
 
@@ -197,31 +226,43 @@ impl Decoder {
         shares: &[(&'a TopicPartition, &'a [Record])],
     ) -> Result<Events<'a>, UnknownSchemas> {
         let plans = match &self.payload {
-            Payload::Json(_) => Plans::default(),
+            Payload::Json(_) | Payload::CloudEvents { .. } => Plans::default(),
             Payload::Avro(avro) => avro.plans(shares)?,
         };
+        let columns = self.columns.iter();
         let mut events = Events {
             shares: Vec::new(),
             records: Vec::new(),
             entities: TextColumn::default(),
             sequences: Vec::new(),
             event_ids: TextColumn::default(),
-            columns: self.columns.iter().map(|c| ColumnData::new(c.2)).collect(),
+            columns: columns
+                .map(|(column, _)| ColumnData::new(column.column_type))
+                .collect(),
+            types: Vec::new(),
             filtered: Vec::new(),
             rejected: BTreeMap::new(),
+            halts_at: None,
         };
         let mut fields = match &self.payload {
-            Payload::Json(layout) => Fields::Json(vec![None; layout.slots()]),
+            Payload::Json(layout) | Payload::CloudEvents { binary: layout, .. } => {
+                Fields::Json(vec![None; layout.slots()])
+            }
             Payload::Avro(avro) => Fields::Avro(vec![None; avro.slots()]),
         };
         for (partition, records) in shares {
             let first = events.records.len() as Ref;
             for record in *records {
-                if let Err(why) = self.push(record, &plans, &mut fields, &mut events) {
-                    self.fill(&mut events);
-                    let rejection = Rejection::new(Reason::Undecodable, why);
+                if let Err(not) = self.push(record, &plans, &mut fields, &mut events) {
+                    self.fill(&mut events, matches!(not, Not::Wanted));
                     let event = events.records.len() as Ref;
-                    events.rejected.insert(event, rejection);
+                    if matches!(not, Not::Passable(_)) {
+                        events.halts_at.get_or_insert(event);
+                    }
+                    if let Not::Applicable(why) | Not::Passable(why) = not {
+                        let rejection = Rejection::new(Reason::Undecodable, why);
+                        events.rejected.insert(event, rejection);
+                    }
                 }
                 events.records.push(record);
             }
@@ -233,13 +274,14 @@ impl Decoder {
         Ok(events)
     }
 
-    /// Fills the fields with what is wanted of a value.
+    /// Fills the fields with what is wanted of a value, and says how it is made.
     fn extract<'f>(
         &self,
-        value: &'f [u8],
+        record: &'f Record,
         plans: &'f Plans,
         fields: &mut Fields<'f>,
-    ) -> Result<(), String> {
+    ) -> Result<Shape, String> {
+        let value = record.value().unwrap_or_default();
         let max = self.value_bytes_max;
         if value.len() > max {
             return Err(format!(
@@ -247,19 +289,39 @@ impl Decoder {
                 value.len()
             ));
         }
-        match (&self.payload, fields) {
-            (Payload::Json(layout), Fields::Json(found)) => layout.extract(value, found),
-            (Payload::Avro(avro), Fields::Avro(found)) => avro.extract(value, plans, found),
-            _ => Ok(()),
+        match (&self.payload, &mut *fields) {
+            (Payload::Json(layout), Fields::Json(found)) => layout.extract(value, found)?,
+            (Payload::CloudEvents { binary, structured }, Fields::Json(found)) => {
+                let mode = cloudevents::mode(record)?;
+                match mode {
+                    Mode::Structured => structured.extract(value, found)?,
+                    Mode::Json if record.value().is_some() => binary.extract(value, found)?,
+                    // Data of another kind says nothing, unless something is wanted of it.
+                    Mode::Other(kind) if !binary.is_empty() => {
+                        return Err(format!("its data is {kind}, not JSON"));
+                    }
+                    Mode::Json | Mode::Other(_) => found.fill(None),
+                }
+                return Ok(Shape::Event {
+                    structured: matches!(mode, Mode::Structured),
+                });
+            }
+            (Payload::Avro(avro), Fields::Avro(found)) => avro.extract(value, plans, found)?,
+            _ => {}
+        }
+        match &self.op {
+            None => Ok(Shape::Plain),
+            Some(op) => debezium::shape(op, record, fields),
         }
     }
 
     /// Gives a record that could not be read to its end what it has not got.
-    fn fill(&self, events: &mut Events<'_>) {
+    fn fill(&self, events: &mut Events<'_>, filtered: bool) {
         let rows = events.records.len() + 1;
         if events.entities.len() < rows {
             events.entities.push(None);
         }
+        events.types.resize(rows, None);
         if events.sequences.len() < rows {
             events.sequences.push(None);
         }
@@ -271,7 +333,7 @@ impl Decoder {
                 value::push_null(column);
             }
         }
-        events.filtered.push(false);
+        events.filtered.push(filtered);
     }
 
     /// Adds one event, or a part of it. `fields` is lent to be filled, once for the whole batch.
@@ -281,25 +343,25 @@ impl Decoder {
         plans: &'f Plans,
         fields: &mut Fields<'f>,
         events: &mut Events<'a>,
-    ) -> Result<(), String> {
-        let extracted = match (record.value(), self.tombstones) {
-            (Some(value), _) => self.extract(value, plans, fields),
-            (None, Tombstones::Filter) => {
-                push_filtered(events, self.event_id.is_some());
-                return Ok(());
+    ) -> Result<(), Not> {
+        let is_tombstone = record.value().is_none()
+            && !(matches!(self.payload, Payload::CloudEvents { .. })
+                && cloudevents::is_event(record));
+        let shape = match (is_tombstone, self.tombstones) {
+            (false, _) => self.extract(record, plans, fields),
+            (true, Tombstones::Filter) => return Err(Not::Wanted),
+            (true, Tombstones::Event) => {
+                fields.clear();
+                Ok(Shape::Plain)
             }
-            (None, Tombstones::Refuse) => Err(
-                "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here".to_owned(),
+            (true, Tombstones::Refuse) => Err(
+                "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here, or \"event\"".to_owned(),
             ),
         };
         let fields = &*fields;
-        let read = |place: &Place| -> Result<Option<value::Value<'_>>, String> {
-            match place {
-                Place::Key => value::bytes(record.key()),
-                Place::Header(name) => value::bytes(record.header(name)),
-                Place::Slot { .. } if extracted.is_err() => Ok(None),
-                Place::Slot { slot, .. } => Ok(fields.get(*slot)),
-            }
+        let read = |place: &Place| match &shape {
+            Err(_) if !place.is_outside() => Ok(None),
+            shape => place.read(record, fields, *shape.as_ref().unwrap_or(&Shape::Plain)),
         };
         let identity = |place: &Place| match read(place)? {
             None => Err("missing".to_owned()),
@@ -313,7 +375,13 @@ impl Decoder {
         events
             .entities
             .push(entity.as_ref().and_then(|e| e.as_deref().ok()));
-        extracted.clone()?;
+        let shape = shape.clone()?;
+        events.types.push(match &self.types {
+            // A tombstone is of no type.
+            Some(_) if is_tombstone => None,
+            None => None,
+            Some((place, types)) => Some(type_of(identity(place), place, types)?),
+        });
         entity.transpose()?;
         events.sequences.push(match &self.sequence {
             None => None,
@@ -322,21 +390,24 @@ impl Decoder {
                 .map_err(|why| place.named("sequence", &why))?,
         });
         if let Some(place) = &self.event_id {
-            let id = identity(place).map_err(|why| place.named("event_id", &why))?;
-            events.event_ids.push(Some(&id));
-        }
-        for ((name, place, column_type, nullable), data) in
-            self.columns.iter().zip(&mut events.columns)
-        {
-            let push = |value: Option<value::Value<'_>>| match value {
-                None if !nullable => {
-                    Err("missing or null; declare it nullable if that is allowed".to_owned())
+            let named = |why: String| place.named("event_id", &why);
+            let id = identity(place).map_err(named)?;
+            match &self.event_source {
+                None => events.event_ids.push(Some(&id)),
+                Some(source) => {
+                    let source = identity(source).map_err(|why| source.named("event_id", &why))?;
+                    let whole = format!("{source} {id}");
+                    let whole = value::identity(Cow::Owned(whole)).map_err(named)?;
+                    events.event_ids.push(Some(&whole));
                 }
-                value => value::push(data, *column_type, value),
-            };
+            }
+        }
+        // Of a row that is gone only what identifies it need be there.
+        let may_be_null = is_tombstone || matches!(shape, Shape::Change { gone: true, .. });
+        for ((column, place), data) in self.columns.iter().zip(&mut events.columns) {
             read(place)
-                .and_then(push)
-                .map_err(|why| place.named(&format!("column `{name}`"), &why))?;
+                .and_then(|value| push_column(data, column, may_be_null, value))
+                .map_err(|why| place.named(&format!("column `{}`", column.name), &why))?;
         }
         events.filtered.push(false);
         Ok(())
@@ -360,17 +431,47 @@ impl Decoder {
     }
 }
 
-/// A row without values, for a record that no handler sees.
-fn push_filtered(events: &mut Events<'_>, with_event_ids: bool) {
-    events.entities.push(None);
-    events.sequences.push(None);
-    if with_event_ids {
-        events.event_ids.push(None);
+/// The place of an event's type among those that are known.
+fn type_of(found: Result<Cow<'_, str>, String>, place: &Place, types: &Types) -> Result<u16, Not> {
+    let found = found.map_err(|why| place.named("type", &why))?;
+    let known = types.known.iter().position(|known| *known == *found);
+    if let Some(known) = known.and_then(|known| u16::try_from(known).ok()) {
+        return Ok(known);
     }
-    for column in &mut events.columns {
-        value::push_null(column);
+    let why = place.named(
+        "type",
+        &format!("`{found}` is none that the projection knows"),
+    );
+    Err(match types.unknown {
+        UnknownType::Filter => Not::Wanted,
+        UnknownType::Park => Not::Applicable(why),
+        UnknownType::Halt => Not::Passable(format!(
+            "{why}; say what is to become of it: `types`, or `unknown_type` of the projection"
+        )),
+    })
+}
+
+fn push_column(
+    data: &mut ColumnData,
+    column: &Column,
+    may_be_null: bool,
+    value: Option<Value<'_>>,
+) -> Result<(), String> {
+    match (value, &column.default, column.unit) {
+        (Some(value), _, Some(unit)) if value.is_number() => value::push_counted(data, unit, value),
+        (Some(value), ..) => value::push(data, column.column_type, Some(value)),
+        (None, ..) if may_be_null => value::push(data, column.column_type, None),
+        (None, Some(default), _) => value::push_default(data, column.column_type, default),
+        (None, None, _) if column.nullable => value::push(data, column.column_type, None),
+        (None, None, _) => {
+            Err("missing or null; declare it nullable if that is allowed".to_owned())
+        }
     }
-    events.filtered.push(true);
+}
+
+/// Whether a text can be a column's default.
+pub(crate) fn default_problem(column_type: ColumnType, default: &str) -> Option<String> {
+    value::push_default(&mut ColumnData::new(column_type), column_type, default).err()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::avro::Datum;
-use crate::projection::{ColumnData, ColumnType};
+use crate::projection::{ColumnData, ColumnType, TimeUnit};
 
 /// The longest text that names something. It becomes a key of an index, and a row of one must fit into
 /// a third of a page; beyond that Postgres refuses the whole batch, not the record.
@@ -25,6 +25,15 @@ pub(super) enum Value<'p> {
     Avro(&'p Datum<'p>),
 }
 
+/// A text that names something, if it can.
+pub(super) fn identity(text: Cow<'_, str>) -> Result<Cow<'_, str>, String> {
+    match text.len() {
+        0 => Err("empty".to_owned()),
+        1..=IDENTITY_BYTES_MAX => Ok(text),
+        _ => Err(format!("longer than {IDENTITY_BYTES_MAX} bytes")),
+    }
+}
+
 /// A key or header, which must be UTF-8.
 pub(super) fn bytes(bytes: Option<&[u8]>) -> Result<Option<Value<'_>>, String> {
     let text = bytes.map(std::str::from_utf8).transpose();
@@ -35,6 +44,15 @@ pub(super) fn bytes(bytes: Option<&[u8]>) -> Result<Option<Value<'_>>, String> {
 impl<'p> Value<'p> {
     pub(super) fn from_json(raw: &'p RawValue) -> Option<Self> {
         (raw.get() != "null").then(|| Self::Json(raw.get()))
+    }
+
+    /// The text of a string that has no escapes, without a look at what it means.
+    pub(super) fn plain_text(&self) -> Option<&'p str> {
+        match self {
+            Self::Json(json) => json.strip_prefix('"')?.strip_suffix('"'),
+            Self::Avro(Datum::Text(text)) => Some(text),
+            Self::Text(_) | Self::Avro(_) => None,
+        }
     }
 
     /// The text of a string.
@@ -103,10 +121,15 @@ impl<'p> Value<'p> {
             }
             _ => self.as_text()?,
         };
-        match text.len() {
-            0 => Err("empty".to_owned()),
-            1..=IDENTITY_BYTES_MAX => Ok(text),
-            _ => Err(format!("longer than {IDENTITY_BYTES_MAX} bytes")),
+        identity(text)
+    }
+
+    /// Whether it is a number, or a text from outside that may be one.
+    pub(super) fn is_number(&self) -> bool {
+        match self {
+            Self::Json(_) => self.is_json_number(),
+            Self::Text(text) => text.parse::<i64>().is_ok(),
+            Self::Avro(datum) => matches!(datum, Datum::Integer(_)),
         }
     }
 
@@ -186,6 +209,43 @@ impl Number {
         count(self.before) + i64::from(self.exponent) <= BEFORE_MAX
             && count(self.after) - i64::from(self.exponent) <= AFTER_MAX
     }
+}
+
+/// Converts and appends a number that counts time since 1970.
+pub(super) fn push_counted(
+    data: &mut ColumnData,
+    unit: TimeUnit,
+    value: Value<'_>,
+) -> Result<(), String> {
+    let number = value.as_integer(64)?;
+    let moment = unit.moment(number);
+    let moment = moment.ok_or_else(|| format!("{number} is beyond the times that there are"))?;
+    within_postgres(moment.year())?;
+    match data {
+        ColumnData::Timestamptz(column) => column.push(Some(moment)),
+        ColumnData::Timestamp(column) => column.push(Some(moment.naive_utc())),
+        ColumnData::Date(column) => column.push(Some(moment.date_naive())),
+        // The configuration allows a unit for those only.
+        _ => return Err("a unit where no time is wanted".to_owned()),
+    }
+    Ok(())
+}
+
+/// Appends a default, which stands as a header would.
+pub(super) fn push_default(
+    data: &mut ColumnData,
+    column_type: ColumnType,
+    default: &str,
+) -> Result<(), String> {
+    let value = match column_type {
+        ColumnType::Jsonb => {
+            let json = serde_json::from_str::<serde::de::IgnoredAny>(default);
+            json.map_err(|error| format!("not JSON: {error}"))?;
+            Value::Json(default)
+        }
+        _ => Value::Text(default),
+    };
+    push(data, column_type, Some(value))
 }
 
 /// Converts and appends a value; no value is null.

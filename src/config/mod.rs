@@ -3,6 +3,7 @@
 //! Every problem is reported at once, with its place and a cure. The file is read with the place of
 //! each value, which a derived deserializer would lose: a wrong column is reported at its line.
 
+mod columns;
 mod membership;
 mod problems;
 mod projections;

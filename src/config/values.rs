@@ -10,7 +10,10 @@ use super::problems::Place;
 use super::section::{File, Section, Setting, Sources};
 use crate::avro::Schema;
 use crate::codec::{RoleOf, misfit};
-use crate::projection::{AvroFormat, Format, Framing, Projection, Source, ValueLimits};
+use crate::projection::{
+    AvroFormat, Format, Framing, Gate, Projection, Source, Tombstones, Types, UnknownType,
+    ValueLimits,
+};
 use crate::registry::{self, Credentials};
 
 /// What all projections share.
@@ -22,7 +25,15 @@ pub(super) struct Values {
 }
 
 /// What is set for a projection's values.
-pub(super) const KEYS: [&str; 4] = ["format", "schema", "framing", "written_with"];
+pub(super) const KEYS: [&str; 7] = [
+    "format",
+    "schema",
+    "framing",
+    "written_with",
+    "type",
+    "types",
+    "unknown_type",
+];
 
 pub(super) fn read_limits(section: Section<'_>, sources: &mut Sources<'_>) -> ValueLimits {
     let usual = ValueLimits::default();
@@ -156,6 +167,8 @@ pub(super) fn read_format(
     enum Name {
         Json,
         Avro,
+        CloudEvents,
+        Debezium,
     }
     #[derive(Clone, Copy, PartialEq)]
     enum Frame {
@@ -163,21 +176,43 @@ pub(super) fn read_format(
         SingleObject,
         Raw,
     }
-    let names = [("json", Name::Json), ("avro", Name::Avro)];
+    let names = [
+        ("json", Name::Json),
+        ("avro", Name::Avro),
+        ("cloudevents", Name::CloudEvents),
+        ("debezium", Name::Debezium),
+    ];
     let name = section
         .choice("format", &names, sources)
         .unwrap_or(Name::Json);
     let place = section.place_of("format", sources);
-    if name == Name::Json {
+    // Change events with a schema are in Avro.
+    let in_json = name == Name::Debezium && section.value("schema").is_none();
+    if matches!(name, Name::Json | Name::CloudEvents) || in_json {
+        let (format, text, cure) = match name {
+            Name::CloudEvents => (
+                Format::CloudEvents,
+                "with `format = \"cloudevents\"`",
+                "remove it: the data of events is JSON",
+            ),
+            Name::Debezium => (
+                Format::Debezium(None),
+                "without `schema`",
+                "name the schema of the whole change event, or remove it for JSON",
+            ),
+            Name::Json | Name::Avro => (
+                Format::Json,
+                "with `format = \"json\"`",
+                "remove it, or set format = \"avro\"",
+            ),
+        };
         for key in ["schema", "framing", "written_with"] {
             if let Some(place) = section.place_of_setting(key, sources) {
-                let what = format!("`{key}` means nothing with `format = \"json\"`");
-                sources
-                    .problems
-                    .add(place, what, "remove it, or set format = \"avro\"");
+                let what = format!("`{key}` means nothing {text}");
+                sources.problems.add(place, what, cure);
             }
         }
-        return Format::Json;
+        return format;
     }
     let frames = [
         ("confluent", Frame::Confluent),
@@ -226,9 +261,130 @@ pub(super) fn read_format(
         }
     };
     match (schema, framing) {
+        (Some(schema), Some(framing)) if name == Name::Debezium => {
+            Format::Debezium(Some(AvroFormat { schema, framing }))
+        }
         (Some(schema), Some(framing)) => Format::Avro(AvroFormat { schema, framing }),
         // What is wrong has been said.
+        _ if name == Name::Debezium => Format::Debezium(None),
         _ => Format::Json,
+    }
+}
+
+/// The types of event that a projection tells apart.
+pub(super) fn read_types(
+    section: &Section<'_>,
+    format: &Format,
+    sources: &mut Sources<'_>,
+) -> Option<Types> {
+    let source = super::projections::source("type", section, sources);
+    let listed = section.list("types", sources);
+    let choices = [
+        ("halt", UnknownType::Halt),
+        ("filter", UnknownType::Filter),
+        ("park", UnknownType::Park),
+    ];
+    let unknown = section.choice("unknown_type", &choices, sources);
+    let mut known: Vec<String> = Vec::new();
+    for Setting { text, place } in listed {
+        if known.contains(&text) {
+            let what = format!("`types` has `{text}` twice");
+            sources.problems.add(place, what, "remove one");
+        } else {
+            known.push(text);
+        }
+    }
+    let source = match (source, format) {
+        (Some(source), _) => source,
+        // What was done to the row: truncations and messages of the log have no row.
+        (None, Format::Debezium(_)) => {
+            if known.is_empty() {
+                known = ["c", "u", "d", "r"].map(str::to_owned).to_vec();
+            }
+            Source::Envelope("/op".to_owned())
+        }
+        (None, _) => {
+            for key in ["types", "unknown_type"] {
+                if let Some(place) = section.place_of_setting(key, sources) {
+                    let what = format!("`{key}` means nothing without `type`");
+                    let cure =
+                        "say where an event's type stands: type = \"header:ce_type\", or \"/type\"";
+                    sources.problems.add(place, what, cure);
+                }
+            }
+            return None;
+        }
+    };
+    if known.is_empty() {
+        let place = section.place_of("type", sources);
+        let what = "`type` needs `types`, those that the projection knows".to_owned();
+        let cure = "name them: types = [\"OrderPlaced\", \"OrderShipped\"]";
+        sources.problems.add(place, what, cure);
+    }
+    Some(Types {
+        source,
+        known,
+        unknown: unknown.unwrap_or_default(),
+    })
+}
+
+/// What change events are taken for, unless something else is said.
+pub(super) fn change_defaults(
+    projection: &mut Projection,
+    section: &Section<'_>,
+    sources: &Sources<'_>,
+) {
+    if !matches!(projection.format, Format::Debezium(_)) {
+        return;
+    }
+    if projection.gate != Gate::None && !section.has("sequence", sources) {
+        projection.sequence = Some(Source::Envelope("/source/lsn".to_owned()));
+    }
+    // One comes after each deletion, for the log's compaction, and says nothing new.
+    if !section.has("tombstones", sources) {
+        projection.tombstones = Tombstones::Filter;
+    }
+}
+
+/// Reports sources that are of another format.
+pub(super) fn check_sources(
+    projection: &Projection,
+    section: &Section<'_>,
+    sources: &mut Sources<'_>,
+) {
+    let wrong = |source: &Source| match (source, &projection.format) {
+        (Source::Attribute(_), Format::CloudEvents)
+        | (Source::Envelope(_), Format::Debezium(_)) => None,
+        (Source::Attribute(_), _) => {
+            Some("an attribute of CloudEvents, and needs `format = \"cloudevents\"`")
+        }
+        (Source::Envelope(_), _) => {
+            Some("a part of change events, and needs `format = \"debezium\"`")
+        }
+        _ => None,
+    };
+    let types = projection.types.as_ref().map(|types| types.source.clone());
+    let own = [
+        ("entity", &projection.entity),
+        ("sequence", &projection.sequence),
+        ("event_id", &projection.event_id),
+        ("type", &types),
+    ];
+    for (key, source) in own {
+        if let Some(source) = source
+            && let Some(wrong) = wrong(source)
+        {
+            let what = format!("`{key}`: `{source}` is {wrong}");
+            let place = section.place_of(key, sources);
+            sources.problems.add(place, what, "");
+        }
+    }
+    for column in &projection.columns {
+        if let Some(wrong) = wrong(&column.source) {
+            let place = column_place(&column.name, section, sources);
+            let what = format!("column `{}`: `{}` is {wrong}", column.name, column.source);
+            sources.problems.add(place, what, "");
+        }
     }
 }
 
@@ -280,8 +436,15 @@ fn read_schema(files: Vec<Setting>, sources: &mut Sources<'_>) -> Option<Arc<Sch
 
 /// Reports what is wanted of values and is not in their schema.
 pub(super) fn check_fit(projection: &Projection, section: &Section<'_>, sources: &mut Sources<'_>) {
-    let Format::Avro(AvroFormat { schema, .. }) = &projection.format else {
+    let Some(AvroFormat { schema, .. }) = projection.format.avro() else {
         return;
+    };
+    // Of a change event the row as it is: as it was it is of the same type.
+    let in_row = matches!(projection.format, Format::Debezium(_));
+    let pointer = |source: &Source| match source {
+        Source::Pointer(pointer) if in_row => Some(format!("/after{pointer}")),
+        Source::Pointer(pointer) | Source::Envelope(pointer) => Some(pointer.clone()),
+        _ => None,
     };
     let roles = [
         ("entity", &projection.entity, RoleOf::Identity),
@@ -289,8 +452,8 @@ pub(super) fn check_fit(projection: &Projection, section: &Section<'_>, sources:
         ("event_id", &projection.event_id, RoleOf::Identity),
     ];
     for (key, source, role) in roles {
-        if let Some(Source::Pointer(pointer)) = source
-            && let Some(why) = misfit(schema, pointer, role)
+        if let Some(pointer) = source.as_ref().and_then(pointer)
+            && let Some(why) = misfit(schema, &pointer, role)
         {
             let place = section.place_of(key, sources);
             let reason = format!("`{key}`: {why}");
@@ -298,10 +461,14 @@ pub(super) fn check_fit(projection: &Projection, section: &Section<'_>, sources:
         }
     }
     for column in &projection.columns {
-        let Source::Pointer(pointer) = &column.source else {
+        let Some(pointer) = pointer(&column.source) else {
             continue;
         };
-        if let Some(why) = misfit(schema, pointer, RoleOf::Column(column.column_type)) {
+        let role = match column.unit {
+            Some(_) => RoleOf::Counted,
+            None => RoleOf::Column(column.column_type),
+        };
+        if let Some(why) = misfit(schema, &pointer, role) {
             let place = column_place(&column.name, section, sources);
             let reason = format!("column `{}`: {why}", column.name);
             sources.problems.add_reason(place, &reason);

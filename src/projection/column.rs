@@ -20,6 +20,38 @@ pub struct Column {
     pub source: Source,
     /// Whether a missing or null value is allowed; otherwise it is an error of the record.
     pub nullable: bool,
+    /// What stands for a missing or null value, as text that a header could have.
+    pub default: Option<String>,
+    /// What a number counts where a time is wanted.
+    pub unit: Option<TimeUnit>,
+}
+
+/// What a number since 1970 counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// For a `date`.
+    Days,
+    /// For a `timestamptz` or a `timestamp`, as the following ones.
+    Seconds,
+    /// Thousandths of a second.
+    Millis,
+    /// Millionths of a second.
+    Micros,
+    /// Billionths of a second.
+    Nanos,
+}
+
+impl TimeUnit {
+    /// The moment, whichever side of 1970; none beyond what a date can say.
+    pub(crate) fn moment(self, number: i64) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Days => DateTime::from_timestamp(number.checked_mul(86_400)?, 0),
+            Self::Seconds => DateTime::from_timestamp(number, 0),
+            Self::Millis => DateTime::from_timestamp_millis(number),
+            Self::Micros => DateTime::from_timestamp_micros(number),
+            Self::Nanos => Some(DateTime::from_timestamp_nanos(number)),
+        }
+    }
 }
 
 /// The Postgres types a column may have.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Given, Test};
 use crate::avro;
-use crate::projection::{Format, Projection};
+use crate::projection::Projection;
 
 /// A file of tests.
 #[derive(Debug, Deserialize)]
@@ -135,9 +135,9 @@ impl Case {
 impl Event {
     fn given(&self, projection: &Projection) -> Result<Given, String> {
         let mut given = match (&self.value, &self.text) {
-            (Some(value), _) => match &projection.format {
-                Format::Json => Given::json(value.clone()),
-                Format::Avro(format) => Given::bytes(avro::encode(&format.schema, value)?),
+            (Some(value), _) => match projection.format.avro() {
+                None => Given::json(value.clone()),
+                Some(format) => Given::bytes(avro::encode(&format.schema, value)?),
             },
             (None, Some(text)) => Given::bytes(&**text),
             (None, None) => Given::default(),

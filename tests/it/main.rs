@@ -29,6 +29,7 @@ mod dead_letters;
 mod durability;
 mod explain;
 mod fence;
+mod formats;
 mod gate;
 mod group;
 mod handlers;
