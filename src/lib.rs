@@ -46,6 +46,7 @@
 //! }
 //! ```
 
+mod avro;
 pub mod cli;
 mod codec;
 mod config;
@@ -54,6 +55,7 @@ mod failpoint;
 mod kafka;
 mod outbox;
 pub mod projection;
+mod registry;
 mod relay;
 mod runtime;
 mod sql_projection;

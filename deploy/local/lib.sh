@@ -20,6 +20,9 @@ if [ -n "${KAFKA_HOME:-}" ]; then # as an absolute path, since scripts change th
   KAFKA_HOME=$(cd "$KAFKA_HOME" 2>/dev/null && pwd || echo "$KAFKA_HOME")
   KAFKA_JARS=$KAFKA_HOME/libs
 fi
+# A schema registry that speaks Confluent's API; 2.6 is the newest that runs on Java 17. Only tests use it.
+REGISTRY_VERSION=${REGISTRY_VERSION:-2.6.13.Final}
+REGISTRY_DIR=$LOCAL_DIR/jars/registry-$REGISTRY_VERSION
 KAFKA_DATA=$LOCAL_DIR/kafka
 KAFKA_LOG=$LOCAL_DIR/logs/kafka.log
 KAFKA_IMAGE=${KAFKA_IMAGE:-apache/kafka:$KAFKA_VERSION}
@@ -290,6 +293,19 @@ fetch_kafka() {
   finish
 }
 
+# For tests, which start it themselves; left out where nothing can be fetched.
+fetch_registry() {
+  if [ -d "$REGISTRY_DIR" ] || ! has_java || ! has mvn; then return 0; fi
+  step "Fetching Apicurio Registry $REGISTRY_VERSION with Maven (about 140 MB, only once)"
+  rm -rf "$REGISTRY_DIR.part" && mkdir -p "$REGISTRY_DIR.part"
+  logged "$LOCAL_DIR/logs/maven-registry.log" mvn -B -ntp -q dependency:copy \
+    "-Dartifact=io.apicurio:apicurio-registry-app:$REGISTRY_VERSION:tar.gz:all" "-DoutputDirectory=$REGISTRY_DIR.part"
+  logged "$LOCAL_DIR/logs/unpack-registry.log" tar -xzf "$REGISTRY_DIR.part/apicurio-registry-app-$REGISTRY_VERSION-all.tar.gz" -C "$REGISTRY_DIR.part"
+  rm "$REGISTRY_DIR.part"/*.tar.gz
+  mv "$REGISTRY_DIR.part" "$REGISTRY_DIR"
+  finish
+}
+
 start_kafka() {
   case $KAFKA_HOW in
     given) echo "Kafka: using $TIDEGATE__KAFKA__BOOTSTRAP_SERVERS, as TIDEGATE__KAFKA__BOOTSTRAP_SERVERS says" && return ;;
@@ -504,6 +520,9 @@ write_env() {
 programs() {
   if has_java && [ -d "$KAFKA_JARS" ]; then
     printf 'export TIDEGATE_TEST_JAVA=%q TIDEGATE_TEST_KAFKA_JARS=%q\n' "$(command -v "$JAVA")" "$KAFKA_JARS"
+  fi
+  if has_java && [ -d "$REGISTRY_DIR" ]; then
+    printf 'export TIDEGATE_TEST_REGISTRY=%q\n' "$REGISTRY_DIR/apicurio-registry-app-$REGISTRY_VERSION-runner.jar"
   fi
   if has_postgres; then printf 'export TIDEGATE_TEST_POSTGRES_BIN=%q\n' "$(postgres_bin)"; fi
   if is_root; then printf 'export TIDEGATE_TEST_POSTGRES_USER=%q\n' "$POSTGRES_USER"; fi

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use super::output::{counted, excerpt, number, shown, table, time};
 use super::{
     CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, connect,
-    database, projections, who,
+    database, projections, schema_registry, who,
 };
 use crate::codec::Decoder;
 use crate::engine::Class;
@@ -349,7 +349,10 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
         return Ok(());
     }
     let owner = format!("cli-{}", std::process::id());
-    let (decoder, secrets) = (Decoder::new(projection), config.secrets());
+    let (decoder, secrets) = (
+        Decoder::new(projection, schema_registry(&config, &database)?.as_ref()),
+        config.secrets(),
+    );
     let mut redriver = Redriver {
         role: Role::Live,
         projection,
@@ -440,7 +443,12 @@ async fn queues(
 fn redrive_failed(error: RedriveError) -> Failed {
     let code = match &error {
         RedriveError::Store(error) if error.class() != Class::Transient => CODE_NEEDS_A_PERSON,
-        RedriveError::Store(_) | RedriveError::Refused | RedriveError::Handler(_) => CODE_TRY_AGAIN,
+        RedriveError::Unavailable(error) if error.class != Class::Transient => CODE_NEEDS_A_PERSON,
+        RedriveError::Store(_)
+        | RedriveError::Refused
+        | RedriveError::Handler(_)
+        | RedriveError::Schemas(_)
+        | RedriveError::Unavailable(_) => CODE_TRY_AGAIN,
         _ => CODE_NEEDS_A_PERSON,
     };
     Failed::new(code, error)

@@ -43,6 +43,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{self, Config};
 use crate::projection::{Projection, Registry};
+use crate::registry::Registry as SchemaRegistry;
 use crate::runtime::RepositionError;
 use crate::store::{self, Database};
 
@@ -232,7 +233,7 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Gate(arguments) => gate::execute(arguments, registry).await,
         Command::Pause(arguments) => pause::execute(arguments, false).await,
         Command::Resume(arguments) => pause::execute(arguments, true).await,
-        Command::Demo(arguments) => demo::execute(arguments).await,
+        Command::Demo(arguments) => Box::pin(demo::execute(arguments)).await,
     }
 }
 
@@ -298,6 +299,20 @@ async fn connect(database: &Database) -> Result<sqlx::PgConnection, Failed> {
         let error = anyhow::anyhow!("postgres at {place} cannot be reached: {error}");
         Failed::new(CODE_TRY_AGAIN, error)
     })
+}
+
+/// The schema registry, if one is configured. A command does not wait for a schema that is not there.
+fn schema_registry(
+    config: &Config,
+    database: &Database,
+) -> Result<Option<Arc<SchemaRegistry>>, Failed> {
+    let Some(mut settings) = config.schema_registry.clone() else {
+        return Ok(None);
+    };
+    settings.unknown_grace = std::time::Duration::ZERO;
+    let registry = SchemaRegistry::new(settings, database.clone());
+    let registry = registry.map_err(|why| Failed::new(CODE_CONFIGURATION, anyhow::anyhow!(why)))?;
+    Ok(Some(Arc::new(registry)))
 }
 
 /// The projections of the file and of the binary; their names differ.

@@ -49,7 +49,9 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     for case in &cases {
         let projection = super::dead_letters::find(&all, &case.projection)?;
         let began = Instant::now();
-        let done = case.of(projection).run_at(&server).await;
+        let test = case.of(projection);
+        let test = test.map_err(|why| Failed::new(CODE_CONFIGURATION, anyhow::anyhow!(why)))?;
+        let done = test.run_at(&server).await;
         let seconds = began.elapsed().as_secs_f64();
         match done {
             Ok(()) => println!(

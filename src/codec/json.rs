@@ -7,6 +7,14 @@ use serde::Deserializer as _;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+/// A path that is wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) pointer: String,
+    /// Whether what is there decides about the event, so that it must not be there twice.
+    pub(super) strict: bool,
+}
+
 /// Which fields of an object, or items of an array, are wanted, and the slot each goes to.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
@@ -23,24 +31,43 @@ struct Field {
     slots: Vec<usize>,
     /// What is wanted inside the field.
     inside: Layout,
+    /// Whether it must not occur twice, since something inside decides about the event.
+    strict: bool,
 }
 
 /// The wanted values of one object, by slot, as they stand in the payload.
 pub(super) type Slots<'p> = [Option<&'p RawValue>];
 
 impl Layout {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.fields.is_empty()
     }
 
-    /// Adds a JSON pointer and returns the slot its value will be in.
-    pub(super) fn slot(&mut self, pointer: &str) -> usize {
-        let slot = self.slots;
-        self.slots += 1;
+    /// For these JSON pointers, each with the slot of its number.
+    pub(super) fn new(pointers: &[Wanted]) -> Self {
+        Self::of(pointers.len(), pointers.iter().enumerate())
+    }
+
+    /// For some of so many slots.
+    pub(super) fn of<'p>(
+        slots: usize,
+        wanted: impl IntoIterator<Item = (usize, &'p Wanted)>,
+    ) -> Self {
+        let mut layout = Self {
+            slots,
+            ..Self::default()
+        };
+        for (slot, Wanted { pointer, strict }) in wanted {
+            layout.add(pointer, slot, *strict);
+        }
+        layout
+    }
+
+    /// Adds a JSON pointer, whose value goes to a slot.
+    fn add(&mut self, pointer: &str, slot: usize, strict: bool) {
         let mut layout = self;
-        let mut tokens = pointer.split('/').skip(1).peekable();
-        while let Some(token) = tokens.next() {
-            let name = token.replace("~1", "/").replace("~0", "~");
+        let mut tokens = tokens(pointer).peekable();
+        while let Some(name) = tokens.next() {
             let at = match layout.fields.iter().position(|field| field.name == name) {
                 Some(at) => at,
                 None => {
@@ -49,17 +76,18 @@ impl Layout {
                         name,
                         slots: Vec::new(),
                         inside: Self::default(),
+                        strict: false,
                     });
                     layout.fields.len() - 1
                 }
             };
             let field = &mut layout.fields[at];
+            field.strict |= strict;
             if tokens.peek().is_none() {
                 field.slots.push(slot);
             }
             layout = &mut field.inside;
         }
-        slot
     }
 
     /// How many slots there are.
@@ -67,7 +95,8 @@ impl Layout {
         self.slots
     }
 
-    /// Fills the slots anew. A name that occurs twice counts as its last.
+    /// Fills the slots anew. A name that occurs twice counts as its last, unless it decides about the event: then
+    /// nobody can tell what was meant.
     pub(super) fn extract<'p>(
         &self,
         payload: &'p [u8],
@@ -113,6 +142,12 @@ impl Layout {
     }
 }
 
+/// The steps of a JSON pointer, by RFC 6901.
+pub(super) fn tokens(pointer: &str) -> impl Iterator<Item = String> {
+    let steps = pointer.split('/').skip(1);
+    steps.map(|token| token.replace("~1", "/").replace("~0", "~"))
+}
+
 /// RFC 6901: digits without a leading zero.
 fn index(token: &str) -> Option<usize> {
     let digits = token.bytes().all(|b| b.is_ascii_digit());
@@ -144,12 +179,20 @@ impl<'p> Visitor<'p> for Fields<'_, 'p> {
     }
 
     fn visit_map<M: MapAccess<'p>>(self, mut map: M) -> Result<(), M::Error> {
-        while let Some(field) = map.next_key_seed(Name(self.layout))? {
-            match field {
+        // One bit for each strict field; of so many there are never.
+        let mut seen = 0_u128;
+        while let Some(at) = map.next_key_seed(Name(self.layout))? {
+            match at {
                 None => {
                     map.next_value::<IgnoredAny>()?;
                 }
-                Some(field) => {
+                Some(at) => {
+                    let field = &self.layout.fields[at];
+                    let bit = 1_u128.checked_shl(at as u32).unwrap_or(0);
+                    if field.strict && seen & bit != 0 {
+                        return Err(M::Error::custom(format!("`{}` occurs twice", field.name)));
+                    }
+                    seen |= bit;
                     let named = |error| M::Error::custom(format!("`{}`: {error}", field.name));
                     let raw: &'p RawValue = map.next_value().map_err(named)?;
                     field.fill(raw, self.found).map_err(M::Error::custom)?;
@@ -196,22 +239,22 @@ impl<'p> Visitor<'p> for Items<'_, 'p> {
 /// Looks a field name up without keeping it.
 struct Name<'l>(&'l Layout);
 
-impl<'p, 'l> DeserializeSeed<'p> for Name<'l> {
-    type Value = Option<&'l Field>;
+impl<'p> DeserializeSeed<'p> for Name<'_> {
+    type Value = Option<usize>;
 
     fn deserialize<D: serde::Deserializer<'p>>(self, name: D) -> Result<Self::Value, D::Error> {
         name.deserialize_str(self)
     }
 }
 
-impl<'l> Visitor<'_> for Name<'l> {
-    type Value = Option<&'l Field>;
+impl Visitor<'_> for Name<'_> {
+    type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a field name")
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(self.0.fields.iter().find(|field| field.name == name))
+        Ok(self.0.fields.iter().position(|field| field.name == name))
     }
 }

@@ -1,74 +1,159 @@
-//! Bytes to events. JSON for now.
+//! Bytes to events: JSON, Avro, CloudEvents and change events.
 //!
-//! What is wrong with a record is found here, with the record's name, before a transaction begins.
+//! What is wrong with a record is found here, with the record's name, before a transaction begins. Decoding never
+//! waits: a batch whose records name schemas that are not known yet comes back with their numbers, and is decoded
+//! once they were [asked for](Decoder::learn), outside of any transaction.
 
+mod avro;
+mod cloudevents;
+mod debezium;
+mod fit;
 mod json;
+mod place;
 mod value;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::engine::parking::{Reason, Rejection};
 use crate::projection::{
-    ColumnData, Events, First, Gate, Projection, Ref, Share, Source, TextColumn, Tombstones,
+    Column, ColumnData, ColumnType, Events, First, Format, Framing, Gate, Projection, Ref, Share,
+    Source, TextColumn, Tombstones, Types, UnknownType,
 };
+use crate::registry::{Registry, Unavailable};
 use crate::types::{Record, TopicPartition};
 
-use json::{Layout, Slots};
+use avro::{AvroDecoder, Plans};
+use cloudevents::Mode;
+pub(crate) use fit::{RoleOf, misfit};
+use json::Layout;
+use place::{Fields, Place, Shape, Slots};
+use value::Value;
 
 /// Decodes the records of one projection.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    layout: Layout,
+    payload: Payload,
+    /// Where a change event says what was done.
+    op: Option<Place>,
+    value_bytes_max: usize,
     entity: Option<Place>,
     sequence: Option<Place>,
     sequence_required: bool,
     /// The lowest sequence allowed.
     first: i64,
     event_id: Option<Place>,
-    columns: Vec<(String, Place, crate::projection::ColumnType, bool)>,
+    /// What an event id is unique within.
+    event_source: Option<Place>,
+    types: Option<(Place, Types)>,
+    columns: Vec<(Column, Place)>,
     tombstones: Tombstones,
 }
 
-/// A [`Source`], with a pointer replaced by its slot in the layout.
+/// How values are read.
 #[derive(Debug)]
-enum Place {
-    Key,
-    Header(String),
-    Slot { slot: usize, pointer: String },
+enum Payload {
+    Json(Layout),
+    /// A CloudEvent's data by itself, and the whole of one with its data inside.
+    CloudEvents {
+        binary: Layout,
+        structured: Layout,
+    },
+    Avro(AvroDecoder),
 }
 
-impl Place {
-    /// What is wrong with the value here, and what it was wanted for.
-    fn named(&self, role: &str, why: &str) -> String {
-        match self {
-            Self::Key => format!("{role} (the record key): {why}"),
-            Self::Header(name) => format!("{role} (header `{name}`): {why}"),
-            Self::Slot { pointer, .. } => format!("{role} (`{pointer}`): {why}"),
-        }
+/// Numbers of schemas that records name and that are not known yet, with the first record of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnknownSchemas(BTreeMap<u32, Ref>);
+
+/// Records that cannot be read as long as a schema is not known.
+#[derive(Clone, Debug)]
+pub(crate) struct Unread {
+    /// The first of them.
+    pub(crate) at: Ref,
+    pub(crate) why: Unavailable,
+}
+
+/// Why a record is no event for the handler.
+enum Not {
+    /// It cannot be applied.
+    Applicable(String),
+    /// Nor may anything behind it in its partition.
+    Passable(String),
+    /// The projection does not want it.
+    Wanted,
+}
+
+impl From<String> for Not {
+    fn from(why: String) -> Self {
+        Self::Applicable(why)
     }
 }
 
 impl Decoder {
-    pub(crate) fn new(projection: &Projection) -> Self {
-        let mut layout = Layout::default();
-        let mut place = |source: &Source| match source {
-            Source::Key => Place::Key,
-            Source::Header(name) => Place::Header(name.clone()),
-            Source::Pointer(pointer) => Place::Slot {
-                slot: layout.slot(pointer),
-                pointer: pointer.clone(),
-            },
+    /// `registry` is where schemas are asked for that records name by number.
+    pub(crate) fn new(projection: &Projection, registry: Option<&Arc<Registry>>) -> Self {
+        let format = &projection.format;
+        let mut slots = Slots {
+            strict: true,
+            ..Slots::default()
         };
+        let mut place = |source: &Source| slots.place(source, format);
         let entity = projection.entity.as_ref().map(&mut place);
         let sequence = projection.sequence.as_ref().map(&mut place);
         let event_id = projection.event_id.as_ref().map(&mut place);
-        let columns = projection
+        // By the specification an id is unique within its source.
+        let event_source = match &projection.event_id {
+            Some(Source::Attribute(name)) if name == "id" => {
+                Some(place(&Source::Attribute("source".to_owned())))
+            }
+            _ => None,
+        };
+        let op = match format {
+            Format::Debezium(_) => Some(place(&Source::Envelope("/op".to_owned()))),
+            _ => None,
+        };
+        let types = projection.types.as_ref();
+        let types = types.map(|types| (place(&types.source), types.clone()));
+        slots.strict = false;
+        let columns: Vec<(Column, Place)> = projection
             .columns
             .iter()
-            .map(|c| (c.name.clone(), place(&c.source), c.column_type, c.nullable))
+            .map(|column| (column.clone(), slots.place(&column.source, format)))
             .collect();
+        let wanted = slots.wanted;
+        let payload = match format {
+            Format::Json | Format::Debezium(None) => Payload::Json(Layout::new(&wanted)),
+            Format::CloudEvents => {
+                let is_whole = |place: &Place, slot: usize| match place {
+                    Place::Data { slots, .. } => slots[1] == slot,
+                    Place::Attribute { slot: own, .. } => *own == slot,
+                    _ => false,
+                };
+                let own = [&entity, &sequence, &event_id, &event_source];
+                let mut places: Vec<&Place> = own.into_iter().flatten().collect();
+                places.extend(types.as_ref().map(|(place, _)| place));
+                places.extend(columns.iter().map(|(_, place)| place));
+                let layout = |whole: bool| {
+                    let some = wanted.iter().enumerate().filter(|(slot, _)| {
+                        places.iter().any(|place| is_whole(place, *slot)) == whole
+                    });
+                    Layout::of(wanted.len(), some)
+                };
+                Payload::CloudEvents {
+                    binary: layout(false),
+                    structured: layout(true),
+                }
+            }
+            Format::Avro(avro) | Format::Debezium(Some(avro)) => {
+                Payload::Avro(AvroDecoder::new(avro, &wanted, projection.limits, registry))
+            }
+        };
         Self {
-            layout,
+            payload,
+            op,
+            value_bytes_max: projection.limits.bytes_max,
             entity,
             sequence,
             sequence_required: projection.gate != Gate::None,
@@ -79,36 +164,105 @@ impl Decoder {
                 _ => i64::MIN,
             },
             event_id,
+            event_source,
+            types,
             columns,
             tombstones: projection.tombstones,
         }
     }
 
+    /// The same for values that have no frame and are written with the projection's own schema, as in its tests.
+    pub(crate) fn unframed(projection: &Projection) -> Self {
+        let mut projection = projection.clone();
+        if let Format::Avro(format) | Format::Debezium(Some(format)) = &mut projection.format {
+            format.framing = Framing::Raw(Arc::clone(&format.schema));
+        }
+        Self::new(&projection, None)
+    }
+
+    /// Decodes a batch, and asks for schemas where it names unknown ones.
+    ///
+    /// # Errors
+    /// Why they cannot be asked for: no fault of any record.
+    pub(crate) async fn read<'a>(
+        &self,
+        shares: &[(&'a TopicPartition, &'a [Record])],
+    ) -> Result<Events<'a>, Unread> {
+        loop {
+            let unknown = match self.decode(shares) {
+                Ok(events) => return Ok(events),
+                Err(unknown) => unknown,
+            };
+            if let Err(why) = self.learn(&unknown).await {
+                // Some of them may be known by now.
+                let unknown = self.decode(shares).err().unwrap_or(unknown);
+                let at = unknown.0.values().min().copied().unwrap_or_default();
+                return Err(Unread { at, why });
+            }
+        }
+    }
+
+    /// Asks for schemas.
+    ///
+    /// # Errors
+    /// Why they cannot be asked for, or must be waited for.
+    pub(crate) async fn learn(&self, schemas: &UnknownSchemas) -> Result<(), Unavailable> {
+        match &self.payload {
+            Payload::Avro(avro) => {
+                let ids: BTreeSet<u32> = schemas.0.keys().copied().collect();
+                avro.learn(&ids).await
+            }
+            Payload::Json(_) | Payload::CloudEvents { .. } => Ok(()),
+        }
+    }
+
     /// Decodes a batch, given each partition's consecutive records. What cannot be decoded has its place in
     /// the batch all the same, with its entity if that can be read.
+    ///
+    /// # Errors
+    /// The schemas that must be asked for before.
     pub(crate) fn decode<'a>(
         &self,
-        shares: impl IntoIterator<Item = (&'a TopicPartition, &'a [Record])>,
-    ) -> Events<'a> {
+        shares: &[(&'a TopicPartition, &'a [Record])],
+    ) -> Result<Events<'a>, UnknownSchemas> {
+        let plans = match &self.payload {
+            Payload::Json(_) | Payload::CloudEvents { .. } => Plans::default(),
+            Payload::Avro(avro) => avro.plans(shares)?,
+        };
+        let columns = self.columns.iter();
         let mut events = Events {
             shares: Vec::new(),
             records: Vec::new(),
             entities: TextColumn::default(),
             sequences: Vec::new(),
             event_ids: TextColumn::default(),
-            columns: self.columns.iter().map(|c| ColumnData::new(c.2)).collect(),
+            columns: columns
+                .map(|(column, _)| ColumnData::new(column.column_type))
+                .collect(),
+            types: Vec::new(),
             filtered: Vec::new(),
             rejected: BTreeMap::new(),
+            halts_at: None,
         };
-        let mut fields = vec![None; self.layout.slots()];
+        let mut fields = match &self.payload {
+            Payload::Json(layout) | Payload::CloudEvents { binary: layout, .. } => {
+                Fields::Json(vec![None; layout.slots()])
+            }
+            Payload::Avro(avro) => Fields::Avro(vec![None; avro.slots()]),
+        };
         for (partition, records) in shares {
             let first = events.records.len() as Ref;
-            for record in records {
-                if let Err(why) = self.push(record, &mut fields, &mut events) {
-                    self.fill(&mut events);
-                    let rejection = Rejection::new(Reason::Undecodable, why);
+            for record in *records {
+                if let Err(not) = self.push(record, &plans, &mut fields, &mut events) {
+                    self.fill(&mut events, matches!(not, Not::Wanted));
                     let event = events.records.len() as Ref;
-                    events.rejected.insert(event, rejection);
+                    if matches!(not, Not::Passable(_)) {
+                        events.halts_at.get_or_insert(event);
+                    }
+                    if let Not::Applicable(why) | Not::Passable(why) = not {
+                        let rejection = Rejection::new(Reason::Undecodable, why);
+                        events.rejected.insert(event, rejection);
+                    }
                 }
                 events.records.push(record);
             }
@@ -117,15 +271,57 @@ impl Decoder {
                 refs: first..events.records.len() as Ref,
             });
         }
-        events
+        Ok(events)
+    }
+
+    /// Fills the fields with what is wanted of a value, and says how it is made.
+    fn extract<'f>(
+        &self,
+        record: &'f Record,
+        plans: &'f Plans,
+        fields: &mut Fields<'f>,
+    ) -> Result<Shape, String> {
+        let value = record.value().unwrap_or_default();
+        let max = self.value_bytes_max;
+        if value.len() > max {
+            return Err(format!(
+                "the value has {} bytes; {max} are allowed (decode.value_bytes_max)",
+                value.len()
+            ));
+        }
+        match (&self.payload, &mut *fields) {
+            (Payload::Json(layout), Fields::Json(found)) => layout.extract(value, found)?,
+            (Payload::CloudEvents { binary, structured }, Fields::Json(found)) => {
+                let mode = cloudevents::mode(record)?;
+                match mode {
+                    Mode::Structured => structured.extract(value, found)?,
+                    Mode::Json if record.value().is_some() => binary.extract(value, found)?,
+                    // Data of another kind says nothing, unless something is wanted of it.
+                    Mode::Other(kind) if !binary.is_empty() => {
+                        return Err(format!("its data is {kind}, not JSON"));
+                    }
+                    Mode::Json | Mode::Other(_) => found.fill(None),
+                }
+                return Ok(Shape::Event {
+                    structured: matches!(mode, Mode::Structured),
+                });
+            }
+            (Payload::Avro(avro), Fields::Avro(found)) => avro.extract(value, plans, found)?,
+            _ => {}
+        }
+        match &self.op {
+            None => Ok(Shape::Plain),
+            Some(op) => debezium::shape(op, record, fields),
+        }
     }
 
     /// Gives a record that could not be read to its end what it has not got.
-    fn fill(&self, events: &mut Events<'_>) {
+    fn fill(&self, events: &mut Events<'_>, filtered: bool) {
         let rows = events.records.len() + 1;
         if events.entities.len() < rows {
             events.entities.push(None);
         }
+        events.types.resize(rows, None);
         if events.sequences.len() < rows {
             events.sequences.push(None);
         }
@@ -137,33 +333,35 @@ impl Decoder {
                 value::push_null(column);
             }
         }
-        events.filtered.push(false);
+        events.filtered.push(filtered);
     }
 
     /// Adds one event, or a part of it. `fields` is lent to be filled, once for the whole batch.
-    fn push<'a>(
+    fn push<'f, 'a: 'f>(
         &self,
         record: &'a Record,
-        fields: &mut Slots<'a>,
+        plans: &'f Plans,
+        fields: &mut Fields<'f>,
         events: &mut Events<'a>,
-    ) -> Result<(), String> {
-        let extracted = match (record.value(), self.tombstones) {
-            (Some(value), _) => self.layout.extract(value, fields),
-            (None, Tombstones::Filter) => {
-                push_filtered(events, self.event_id.is_some());
-                return Ok(());
+    ) -> Result<(), Not> {
+        let is_tombstone = record.value().is_none()
+            && !(matches!(self.payload, Payload::CloudEvents { .. })
+                && cloudevents::is_event(record));
+        let shape = match (is_tombstone, self.tombstones) {
+            (false, _) => self.extract(record, plans, fields),
+            (true, Tombstones::Filter) => return Err(Not::Wanted),
+            (true, Tombstones::Event) => {
+                fields.clear();
+                Ok(Shape::Plain)
             }
-            (None, Tombstones::Refuse) => Err(
-                "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here".to_owned(),
+            (true, Tombstones::Refuse) => Err(
+                "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here, or \"event\"".to_owned(),
             ),
         };
-        let read = |place: &Place| -> Result<Option<value::Value<'a>>, String> {
-            match place {
-                Place::Key => value::bytes(record.key()),
-                Place::Header(name) => value::bytes(record.header(name)),
-                Place::Slot { .. } if extracted.is_err() => Ok(None),
-                Place::Slot { slot, .. } => Ok(fields[*slot].and_then(value::Value::from_json)),
-            }
+        let fields = &*fields;
+        let read = |place: &Place| match &shape {
+            Err(_) if !place.is_outside() => Ok(None),
+            shape => place.read(record, fields, *shape.as_ref().unwrap_or(&Shape::Plain)),
         };
         let identity = |place: &Place| match read(place)? {
             None => Err("missing".to_owned()),
@@ -177,7 +375,13 @@ impl Decoder {
         events
             .entities
             .push(entity.as_ref().and_then(|e| e.as_deref().ok()));
-        extracted.clone()?;
+        let shape = shape.clone()?;
+        events.types.push(match &self.types {
+            // A tombstone is of no type.
+            Some(_) if is_tombstone => None,
+            None => None,
+            Some((place, types)) => Some(type_of(identity(place), place, types)?),
+        });
         entity.transpose()?;
         events.sequences.push(match &self.sequence {
             None => None,
@@ -186,21 +390,24 @@ impl Decoder {
                 .map_err(|why| place.named("sequence", &why))?,
         });
         if let Some(place) = &self.event_id {
-            let id = identity(place).map_err(|why| place.named("event_id", &why))?;
-            events.event_ids.push(Some(&id));
-        }
-        for ((name, place, column_type, nullable), data) in
-            self.columns.iter().zip(&mut events.columns)
-        {
-            let push = |value: Option<value::Value<'_>>| match value {
-                None if !nullable => {
-                    Err("missing or null; declare it nullable if that is allowed".to_owned())
+            let named = |why: String| place.named("event_id", &why);
+            let id = identity(place).map_err(named)?;
+            match &self.event_source {
+                None => events.event_ids.push(Some(&id)),
+                Some(source) => {
+                    let source = identity(source).map_err(|why| source.named("event_id", &why))?;
+                    let whole = format!("{source} {id}");
+                    let whole = value::identity(Cow::Owned(whole)).map_err(named)?;
+                    events.event_ids.push(Some(&whole));
                 }
-                value => value::push(data, *column_type, value),
-            };
+            }
+        }
+        // Of a row that is gone only what identifies it need be there.
+        let may_be_null = is_tombstone || matches!(shape, Shape::Change { gone: true, .. });
+        for ((column, place), data) in self.columns.iter().zip(&mut events.columns) {
             read(place)
-                .and_then(push)
-                .map_err(|why| place.named(&format!("column `{name}`"), &why))?;
+                .and_then(|value| push_column(data, column, may_be_null, value))
+                .map_err(|why| place.named(&format!("column `{}`", column.name), &why))?;
         }
         events.filtered.push(false);
         Ok(())
@@ -224,17 +431,47 @@ impl Decoder {
     }
 }
 
-/// A row without values, for a record that no handler sees.
-fn push_filtered(events: &mut Events<'_>, with_event_ids: bool) {
-    events.entities.push(None);
-    events.sequences.push(None);
-    if with_event_ids {
-        events.event_ids.push(None);
+/// The place of an event's type among those that are known.
+fn type_of(found: Result<Cow<'_, str>, String>, place: &Place, types: &Types) -> Result<u16, Not> {
+    let found = found.map_err(|why| place.named("type", &why))?;
+    let known = types.known.iter().position(|known| *known == *found);
+    if let Some(known) = known.and_then(|known| u16::try_from(known).ok()) {
+        return Ok(known);
     }
-    for column in &mut events.columns {
-        value::push_null(column);
+    let why = place.named(
+        "type",
+        &format!("`{found}` is none that the projection knows"),
+    );
+    Err(match types.unknown {
+        UnknownType::Filter => Not::Wanted,
+        UnknownType::Park => Not::Applicable(why),
+        UnknownType::Halt => Not::Passable(format!(
+            "{why}; say what is to become of it: `types`, or `unknown_type` of the projection"
+        )),
+    })
+}
+
+fn push_column(
+    data: &mut ColumnData,
+    column: &Column,
+    may_be_null: bool,
+    value: Option<Value<'_>>,
+) -> Result<(), String> {
+    match (value, &column.default, column.unit) {
+        (Some(value), _, Some(unit)) if value.is_number() => value::push_counted(data, unit, value),
+        (Some(value), ..) => value::push(data, column.column_type, Some(value)),
+        (None, ..) if may_be_null => value::push(data, column.column_type, None),
+        (None, Some(default), _) => value::push_default(data, column.column_type, default),
+        (None, None, _) if column.nullable => value::push(data, column.column_type, None),
+        (None, None, _) => {
+            Err("missing or null; declare it nullable if that is allowed".to_owned())
+        }
     }
-    events.filtered.push(true);
+}
+
+/// Whether a text can be a column's default.
+pub(crate) fn default_problem(column_type: ColumnType, default: &str) -> Option<String> {
+    value::push_default(&mut ColumnData::new(column_type), column_type, default).err()
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ fn projection(columns: &[(&str, ColumnType, Source, bool)]) -> Projection {
     let handler = crate::sql_projection::SqlProjection {
         applies: Vec::new(),
         emits: Vec::new(),
+        types: Vec::new(),
     };
     let handler = std::sync::Arc::new(handler);
     let mut projection = Projection::with_handler("p", 1, &["t"], Gate::None, handler);
@@ -24,6 +25,8 @@ fn projection(columns: &[(&str, ColumnType, Source, bool)]) -> Projection {
             column_type: *column_type,
             source: source.clone(),
             nullable: *nullable,
+            default: None,
+            unit: None,
         };
     projection.columns = columns.iter().map(column).collect();
     projection
@@ -51,7 +54,9 @@ fn shown(data: &ColumnData) -> Option<String> {
         ColumnData::Boolean(values) => values[0].map(|v| v.to_string()),
         ColumnData::Uuid(values) => values[0].map(|v| v.to_string()),
         ColumnData::Timestamptz(values) => values[0].map(|v| format!("{v:?}")),
+        ColumnData::Timestamp(values) => values[0].map(|v| format!("{v:?}")),
         ColumnData::Date(values) => values[0].map(|v| v.to_string()),
+        ColumnData::Bytea(values) => values[0].as_ref().map(|v| format!("{v:02x?}")),
         ColumnData::Text(values) => values.get(0).map(str::to_owned),
     }
 }
@@ -59,8 +64,8 @@ fn shown(data: &ColumnData) -> Option<String> {
 fn decode(projection: &Projection, record: RecordBuilder<'_>) -> Result<Decoded, String> {
     let partition = TopicPartition::new("t", 0);
     let records = [record.build()];
-    let decoder = Decoder::new(projection);
-    let events = decoder.decode([(&partition, &records[..])]);
+    let decoder = Decoder::new(projection, None);
+    let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
     if let Some(rejection) = events.rejected.get(&0) {
         return Err(rejection.detail.clone());
     }
@@ -557,7 +562,7 @@ fn a_value_that_nobody_wants_is_not_read() {
 }
 
 #[test]
-fn a_tombstone_is_refused_or_filtered_but_never_an_event() {
+fn a_tombstone_is_refused_or_filtered_unless_it_is_said_to_be_an_event() {
     let mut projection = projection(&[("v", Text, pointer("/v"), false)]);
     projection.entity = Some(Source::Key);
     let tombstone = || RecordBuilder {
@@ -567,7 +572,7 @@ fn a_tombstone_is_refused_or_filtered_but_never_an_event() {
     let why = decode(&projection, tombstone()).unwrap_err();
     assert_eq!(
         why,
-        "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here"
+        "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here, or \"event\""
     );
     projection.tombstones = Tombstones::Filter;
     let decoded = decode(&projection, tombstone()).unwrap();
@@ -715,8 +720,8 @@ fn a_record_that_is_at_fault_is_named_by_its_place() {
     let record = |payload: &'static [u8]| value(payload).build();
     let good = [record(b"{\"v\":1}"), record(b"{\"v\":2}")];
     let bad = [record(b"{\"v\":3}"), record(b"{\"v\":\"x\"}")];
-    let decoder = Decoder::new(&projection);
-    let events = decoder.decode([(&a, &good[..]), (&b, &bad[..])]);
+    let decoder = Decoder::new(&projection, None);
+    let events = decoder.decode(&[(&a, &good[..]), (&b, &bad[..])]).unwrap();
     assert_eq!(events.rejected.keys().copied().collect::<Vec<_>>(), [3]);
     let refs: Vec<_> = events.shares.iter().map(|s| s.refs.clone()).collect();
     assert_eq!(refs, [0..2, 2..4]);
@@ -732,8 +737,8 @@ fn nothing_of_a_record_is_left_for_the_next() {
     let records: Vec<_> = [&br#"{"v":"x","o":{"w":"y"}}"#[..], b"{}", br#"{"o":5}"#]
         .map(|payload| value(payload).build())
         .into();
-    let decoder = Decoder::new(&projection);
-    let events = decoder.decode([(&partition, &records[..])]);
+    let decoder = Decoder::new(&projection, None);
+    let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
     for column in &events.columns {
         let ColumnData::Text(texts) = column else {
             panic!("a text column")
@@ -864,8 +869,8 @@ fn a_record_that_cannot_be_read_keeps_its_place_and_its_entity() {
         record(Some(br#"{"v":1}"#)),
         record(Some(br#"{"id":"e","v":5}"#)),
     ];
-    let decoder = Decoder::new(&projection);
-    let events = decoder.decode([(&partition, &records[..])]);
+    let decoder = Decoder::new(&projection, None);
+    let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
     assert_eq!(
         events.rejected.keys().copied().collect::<Vec<_>>(),
         [1, 2, 3]
@@ -877,4 +882,435 @@ fn a_record_that_cannot_be_read_keeps_its_place_and_its_entity() {
         panic!("{:?}", events.columns[0]);
     };
     assert_eq!((values[0], values[4]), (Some(1), Some(5)));
+}
+
+#[test]
+fn what_decides_about_an_event_may_not_be_there_twice() {
+    let mut projection = projection(&[("v", Text, pointer("/v"), true)]);
+    projection.entity = Some(pointer("/o/id"));
+    projection.sequence = Some(pointer("/seq"));
+    let refused = |payload: &str, why: &str| {
+        let found = decode(&projection, value(payload.as_bytes())).unwrap_err();
+        assert!(found.contains(why), "{found}");
+    };
+    refused(r#"{"o":{"id":"a"},"seq":1,"seq":2}"#, "`seq` occurs twice");
+    refused(r#"{"o":{"id":"a","id":"b"},"seq":1}"#, "`id` occurs twice");
+    refused(r#"{"o":{"id":"a"},"seq":1,"o":{}}"#, "`o` occurs twice");
+    // Even if they say the same, one of them in other letters.
+    refused(
+        r#"{"o":{"id":"a"},"seq":null,"s\u0065q":null}"#,
+        "`seq` occurs twice",
+    );
+    let others = r#"{"v":"x","o":{"id":"a","x":1,"x":2},"v":"y","seq":1}"#;
+    assert_eq!(
+        decode(&projection, value(others.as_bytes()))
+            .unwrap()
+            .columns,
+        [Some("y".to_owned())]
+    );
+}
+
+#[test]
+fn json_is_utf8_and_nothing_stands_around_it() {
+    let projection = projection(&[("n", Text, pointer("/n"), true)]);
+    let latin = [b"{\"n\":\"".as_slice(), b"\xe9", b"\"}"].concat();
+    assert!(
+        decode(&projection, value(&latin))
+            .unwrap_err()
+            .contains("invalid unicode code point")
+    );
+    let bom = [b"\xef\xbb\xbf".as_slice(), br#"{"n":"a"}"#].concat();
+    assert!(decode(&projection, value(&bom)).is_err());
+    let why = decode(&projection, value(br#"{"n":"a"} x"#)).unwrap_err();
+    assert!(why.contains("trailing characters"), "{why}");
+    assert!(decode(&projection, value(b" {\"n\":\"a\"}\n")).is_ok());
+    let deep = format!("{{\"x\":{},\"n\":\"a\"}}", "[".repeat(200_000));
+    assert!(decode(&projection, value(deep.as_bytes())).is_err());
+    let deep = format!(
+        "{{\"x\":{}{},\"n\":\"a\"}}",
+        "[".repeat(200_000),
+        "]".repeat(200_000)
+    );
+    let _ = decode(&projection, value(deep.as_bytes()));
+}
+
+#[test]
+fn a_value_that_is_too_long_is_not_even_looked_at() {
+    let mut projection = projection(&[("v", Text, pointer("/v"), true)]);
+    projection.limits.bytes_max = 10;
+    assert!(decode(&projection, value(br#"{"v":"abc"}"#)).is_err());
+    let why = decode(&projection, value(&[b'x'; 11])).unwrap_err();
+    assert_eq!(
+        why,
+        "the value has 11 bytes; 10 are allowed (decode.value_bytes_max)"
+    );
+    assert!(decode(&projection, value(br#"{"v":"ab"}"#)).is_ok());
+}
+
+#[test]
+fn a_default_stands_for_what_is_missing_and_a_unit_for_what_a_number_counts() {
+    let mut wanted = projection(&[
+        ("n", Bigint, pointer("/n"), false),
+        ("j", Jsonb, pointer("/j"), false),
+        ("at", Timestamptz, pointer("/at"), true),
+        ("local", ColumnType::Timestamp, pointer("/local"), true),
+        ("day", Date, pointer("/day"), true),
+    ]);
+    wanted.columns[0].default = Some("7".to_owned());
+    wanted.columns[1].default = Some("[]".to_owned());
+    wanted.columns[2].unit = Some(crate::projection::TimeUnit::Micros);
+    wanted.columns[3].unit = Some(crate::projection::TimeUnit::Millis);
+    wanted.columns[4].unit = Some(crate::projection::TimeUnit::Days);
+    let shown = |payload: &str| {
+        let columns = decode(&wanted, value(payload.as_bytes())).map(|d| d.columns)?;
+        let texts = columns
+            .into_iter()
+            .map(|c| c.unwrap_or_else(|| "-".to_owned()));
+        Ok::<_, String>(texts.collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(
+        shown(r#"{"j":null,"at":-1,"local":-1500,"day":-719162}"#).as_deref(),
+        Ok("7 [] 1969-12-31T23:59:59.999999Z 1969-12-31T23:59:58.500 0001-01-01")
+    );
+    assert_eq!(
+        shown(r#"{"n":1,"j":{},"at":"2026-01-31T09:30:00Z","local":"2026-01-31T09:30:00","day":"2026-01-31"}"#).as_deref(),
+        Ok("1 {} 2026-01-31T09:30:00Z 2026-01-31T09:30:00 2026-01-31")
+    );
+    assert!(
+        shown(r#"{"at":9223372036854775807}"#)
+            .unwrap_err()
+            .contains("beyond")
+    );
+    assert!(
+        shown(r#"{"at":1.5}"#)
+            .unwrap_err()
+            .contains("1.5 is not an integer of 64 bits")
+    );
+}
+
+/// A CloudEvent, with headers.
+fn cloud_event(
+    projection: &Projection,
+    headers: &[(&str, &str)],
+    payload: Option<&[u8]>,
+) -> Result<Decoded, String> {
+    let headers = headers.iter().map(|(name, value)| Header {
+        name: (*name).to_owned(),
+        value: Some(value.as_bytes().to_vec()),
+    });
+    let record = RecordBuilder {
+        value: payload,
+        headers: headers.collect(),
+        ..RecordBuilder::default()
+    };
+    decode(projection, record)
+}
+
+#[test]
+fn a_cloud_event_is_the_same_in_binary_and_in_structured_mode() {
+    let mut wanted = projection(&[
+        ("v", Bigint, pointer("/o/v"), true),
+        ("kind", Text, Source::parse("ce:type").unwrap(), false),
+        ("at", Timestamptz, Source::parse("ce:time").unwrap(), true),
+        (
+            "trace",
+            Text,
+            Source::parse("ce:traceparent").unwrap(),
+            true,
+        ),
+        (
+            "number",
+            Bigint,
+            Source::parse("ce:sequence").unwrap(),
+            true,
+        ),
+    ]);
+    wanted.format = Format::CloudEvents;
+    wanted.entity = Some(Source::parse("ce:subject").unwrap());
+    wanted.sequence = Some(Source::parse("ce:sequence").unwrap());
+    wanted.event_id = Some(Source::parse("ce:id").unwrap());
+    let headers = [
+        ("ce_specversion", "1.0"),
+        ("ce_id", "1"),
+        ("ce_source", "/shop"),
+        ("ce_type", "placed"),
+        ("ce_subject", "o-1"),
+        ("ce_sequence", "17"),
+        ("ce_time", "2026-01-31T09:30:00Z"),
+        ("traceparent", "00-x"),
+        ("content-type", "application/json; charset=utf-8"),
+    ];
+    let binary = cloud_event(&wanted, &headers, Some(br#"{"o":{"v":5}}"#)).unwrap();
+    let whole = br#"{"specversion":"1.0","id":"1","source":"/shop","type":"placed","subject":"o-1","sequence":"17",
+        "time":"2026-01-31T09:30:00Z","traceparent":"00-x","datacontenttype":"application/json","data":{"o":{"v":5}}}"#;
+    let structured = [(
+        "content-type",
+        "application/cloudevents+json; charset=utf-8",
+    )];
+    let structured = cloud_event(&wanted, &structured, Some(whole)).unwrap();
+    assert_eq!(binary, structured);
+    assert_eq!(binary.event_id.as_deref(), Some("/shop 1"));
+    assert_eq!(
+        (binary.entity.as_deref(), binary.sequence),
+        (Some("o-1"), Some(17))
+    );
+    assert_eq!(binary.columns[0].as_deref(), Some("5"));
+    assert_eq!(binary.columns[3].as_deref(), Some("00-x"));
+    // An event without data is no tombstone.
+    let empty = cloud_event(&wanted, &headers[..8], None).unwrap();
+    assert_eq!(
+        (empty.columns[0].clone(), empty.columns[1].as_deref()),
+        (None, Some("placed"))
+    );
+
+    let refused = |headers: &[(&str, &str)], payload: Option<&[u8]>, why: &str| {
+        let found = cloud_event(&wanted, headers, payload).unwrap_err();
+        assert!(found.contains(why), "{found}");
+    };
+    refused(&[], Some(b"{}"), "no CloudEvent: it has neither");
+    refused(&[], None, "a tombstone");
+    refused(
+        &[("content-type", "application/cloudevents+avro")],
+        Some(b"x"),
+        "only application/cloudevents+json is read",
+    );
+    refused(
+        &[("ce_specversion", "1.0"), ("content-type", "text/csv")],
+        Some(b"x"),
+        "its data is text/csv, not JSON",
+    );
+    refused(
+        &headers[..2],
+        Some(b"{}"),
+        "entity (attribute `subject`): missing",
+    );
+    refused(
+        &[("content-type", "application/cloudevents+json")],
+        Some(br#"{"id":"1","id":"2"}"#),
+        "`id` occurs twice",
+    );
+}
+
+/// A table's projection: its columns, its op, and the LSN as the sequence.
+fn mirror() -> Projection {
+    let mut wanted = projection(&[
+        ("id", Bigint, pointer("/id"), false),
+        ("name", Text, pointer("/name"), false),
+        ("op", Text, Source::parse("envelope:/op").unwrap(), false),
+    ]);
+    wanted.format = Format::Debezium(None);
+    wanted.gate = Gate::Newest;
+    wanted.tombstones = Tombstones::Filter;
+    wanted.entity = Some(pointer("/id"));
+    wanted.sequence = Some(Source::parse("envelope:/source/lsn").unwrap());
+    wanted.types = Some(Types {
+        source: Source::parse("envelope:/op").unwrap(),
+        known: ["c", "u", "d", "r"].map(str::to_owned).to_vec(),
+        unknown: UnknownType::Halt,
+    });
+    wanted
+}
+
+#[test]
+fn a_change_event_is_its_row_inside_of_a_payload_or_not() {
+    let check = |event: &str, expected: Result<(&str, Option<&str>, i64), &str>| {
+        let whole = format!(
+            r#"{{"schema":{{"type":"struct","op":"x","payload":{{}}}},"payload":{event}}}"#
+        );
+        for text in [event, &whole] {
+            match (decode(&mirror(), value(text.as_bytes())), expected) {
+                (Ok(found), Ok((id, name, lsn))) => {
+                    assert_eq!(found.columns[0].as_deref(), Some(id), "{text}");
+                    assert_eq!(found.columns[1].as_deref(), name, "{text}");
+                    assert_eq!(
+                        (found.entity.as_deref(), found.sequence),
+                        (Some(id), Some(lsn))
+                    );
+                }
+                (Err(found), Err(why)) => assert!(found.contains(why), "{found}"),
+                (found, _) => panic!("{found:?}: {text}"),
+            }
+        }
+    };
+    let source = r#""source":{"lsn":42,"table":"t"},"ts_ms":1"#;
+    check(
+        &format!(r#"{{"before":null,"after":{{"id":1,"name":"a"}},{source},"op":"c"}}"#),
+        Ok(("1", Some("a"), 42)),
+    );
+    check(
+        &format!(r#"{{"after":{{"id":1,"name":"a"}},{source},"op":"r"}}"#),
+        Ok(("1", Some("a"), 42)),
+    );
+    check(
+        &format!(
+            r#"{{"before":{{"id":1,"name":"a"}},"after":{{"id":1,"name":"b"}},{source},"op":"u"}}"#
+        ),
+        Ok(("1", Some("b"), 42)),
+    );
+    check(
+        &format!(r#"{{"before":{{"id":1,"name":"a"}},"after":null,{source},"op":"d"}}"#),
+        Ok(("1", Some("a"), 42)),
+    );
+    // As Postgres logs a deletion unless it is asked for more.
+    check(
+        &format!(r#"{{"before":{{"id":1,"name":null}},"after":null,{source},"op":"d"}}"#),
+        Ok(("1", None, 42)),
+    );
+    check(
+        &format!(r#"{{"after":{{"id":1,"name":null}},{source},"op":"c"}}"#),
+        Err("column `name` (`/name`): missing or null"),
+    );
+    check(
+        &format!(r#"{{"before":null,"after":null,{source},"op":"t"}}"#),
+        Err("type (`envelope:/op`): `t` is none that the projection knows"),
+    );
+    check(
+        &format!(
+            r#"{{"after":{{"id":1,"name":"__debezium_unavailable_value"}},{source},"op":"u"}}"#
+        ),
+        Err("REPLICA IDENTITY FULL"),
+    );
+    check(
+        &format!(r#"{{"after":{{"id":1,"name":"a"}},{source}}}"#),
+        Err("no change event"),
+    );
+    check(
+        r#"{"after":{"id":1,"name":"a"},"op":"c"}"#,
+        Err("sequence (`envelope:/source/lsn`): missing"),
+    );
+    let tombstone = decode(&mirror(), RecordBuilder::default()).unwrap();
+    assert!(tombstone.filtered);
+}
+
+#[test]
+fn an_unknown_type_is_what_the_projection_says() {
+    let of = |unknown, payload: &'static str| {
+        let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
+        wanted.entity = Some(pointer("/e"));
+        wanted.types = Some(Types {
+            source: pointer("/type"),
+            known: vec!["A".to_owned(), "B".to_owned()],
+            unknown,
+        });
+        let partition = TopicPartition::new("t", 0);
+        let records = [
+            value(br#"{"type":"B","e":"x","v":1}"#).build(),
+            value(payload.as_bytes()).build(),
+        ];
+        let decoder = Decoder::new(&wanted, None);
+        let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
+        assert_eq!(events.types, [Some(1), None]);
+        assert_eq!(events.columns[0].len(), 2);
+        let why = events
+            .rejected
+            .get(&1)
+            .map(|rejection| rejection.detail.clone());
+        (
+            events.filtered[1],
+            events.halts_at,
+            why,
+            events.readable_entity(1).map(str::to_owned),
+        )
+    };
+    // Its other fields may be missing: it is another type.
+    let unknown = r#"{"type":"C","e":"x"}"#;
+    let known = "type (`/type`): `C` is none that the projection knows";
+    let (filtered, halts, why, _) = of(UnknownType::Halt, unknown);
+    assert_eq!((filtered, halts), (false, Some(1)));
+    assert!(why.unwrap().starts_with(known));
+    assert_eq!(
+        of(UnknownType::Park, unknown),
+        (false, None, Some(known.to_owned()), Some("x".to_owned()))
+    );
+    let (filtered, halts, why, _) = of(UnknownType::Filter, unknown);
+    assert_eq!((filtered, halts, why), (true, None, None));
+    // One without a type is at fault itself.
+    let (_, halts, why, _) = of(UnknownType::Halt, r#"{"e":"x"}"#);
+    assert_eq!(
+        (halts, why.as_deref()),
+        (None, Some("type (`/type`): missing"))
+    );
+}
+
+#[test]
+fn a_tombstone_may_be_an_event_of_its_key() {
+    let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
+    wanted.entity = Some(Source::Key);
+    wanted.tombstones = Tombstones::Event;
+    let record = RecordBuilder {
+        key: Some(b"k"),
+        ..RecordBuilder::default()
+    };
+    let found = decode(&wanted, record).unwrap();
+    assert_eq!(
+        (found.columns, found.entity.as_deref(), found.filtered),
+        (vec![None], Some("k"), false)
+    );
+    let nameless = decode(&wanted, RecordBuilder::default());
+    assert_eq!(nameless.unwrap_err(), "entity (the record key): missing");
+}
+
+/// A datum of `{"v": 5}` behind each kind of frame.
+#[test]
+fn a_value_says_by_its_frame_what_it_was_written_with() {
+    let schema = |text: &str| Arc::new(crate::avro::Schema::parse(text, &[]).unwrap());
+    let new = schema(r#"{"type":"record","name":"R","fields":[{"name":"v","type":"long"}]}"#);
+    let old = schema(
+        r#"{"type":"record","name":"R","fields":[{"name":"x","type":"string"},{"name":"v","type":"int"}]}"#,
+    );
+    let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
+    let mut check = |framing: Framing, bytes: &[u8], expected: Result<&str, &str>| {
+        wanted.format = Format::Avro(crate::projection::AvroFormat {
+            schema: Arc::clone(&new),
+            framing,
+        });
+        match (decode(&wanted, value(bytes)), expected) {
+            (Ok(found), Ok(v)) => assert_eq!(found.columns[0].as_deref(), Some(v)),
+            (Err(found), Err(why)) => assert!(found.contains(why), "{found}"),
+            (found, _) => panic!("{found:?}"),
+        }
+    };
+    let single = |of: &crate::avro::Schema, datum: &[u8]| {
+        [&[0xc3, 1][..], &of.fingerprint(), datum].concat()
+    };
+    let both = || Framing::SingleObject(vec![Arc::clone(&old)]);
+    check(both(), &single(&new, b"\x0a"), Ok("5"));
+    check(both(), &single(&old, b"\x02a\x0a"), Ok("5"));
+    check(
+        Framing::SingleObject(Vec::new()),
+        &single(&old, b"\x02a\x0a"),
+        Err("whose fingerprint is none of those"),
+    );
+    check(
+        both(),
+        b"\xc3\x01\x00",
+        Err("ends before its schema's fingerprint"),
+    );
+    check(
+        both(),
+        b"\0\0\0\0\x01\x0a",
+        Err(
+            "it begins with 00 00, not with the c3 01 of single-object encoding; it looks like Confluent's",
+        ),
+    );
+    check(both(), b"", Err("not with the c3 01"));
+    check(Framing::Raw(Arc::clone(&new)), b"\x0a", Ok("5"));
+    check(Framing::Raw(Arc::clone(&old)), b"\x02a\x0a", Ok("5"));
+    check(
+        Framing::Raw(Arc::clone(&old)),
+        b"\x0a",
+        Err("not what its schema writes"),
+    );
+    check(
+        Framing::Confluent,
+        b"\0\0\0\0\x01\x0a",
+        Err("there is no [schema_registry] to ask"),
+    );
+    // As the library writes it.
+    let library = apache_avro::Schema::parse_str(
+        r#"{"type":"record","name":"R","fields":[{"name":"v","type":"long"}]}"#,
+    )
+    .unwrap();
+    let fingerprint = library.fingerprint::<apache_avro::rabin::Rabin>();
+    assert_eq!(fingerprint.bytes, new.fingerprint());
 }

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 
-use chrono::{DateTime, NaiveDate, Utc};
+use base64::Engine as _;
+use chrono::{DateTime, Datelike as _, NaiveDate, NaiveDateTime, Utc};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::projection::{ColumnData, ColumnType};
+use crate::avro::Datum;
+use crate::projection::{ColumnData, ColumnType, TimeUnit};
 
 /// The longest text that names something. It becomes a key of an index, and a row of one must fit into
 /// a third of a page; beyond that Postgres refuses the whole batch, not the record.
@@ -19,6 +21,17 @@ pub(super) enum Value<'p> {
     Json(&'p str),
     /// A key or header.
     Text(&'p str),
+    /// A value in Avro.
+    Avro(&'p Datum<'p>),
+}
+
+/// A text that names something, if it can.
+pub(super) fn identity(text: Cow<'_, str>) -> Result<Cow<'_, str>, String> {
+    match text.len() {
+        0 => Err("empty".to_owned()),
+        1..=IDENTITY_BYTES_MAX => Ok(text),
+        _ => Err(format!("longer than {IDENTITY_BYTES_MAX} bytes")),
+    }
 }
 
 /// A key or header, which must be UTF-8.
@@ -33,10 +46,23 @@ impl<'p> Value<'p> {
         (raw.get() != "null").then(|| Self::Json(raw.get()))
     }
 
+    /// The text of a string that has no escapes, without a look at what it means.
+    pub(super) fn plain_text(&self) -> Option<&'p str> {
+        match self {
+            Self::Json(json) => json.strip_prefix('"')?.strip_suffix('"'),
+            Self::Avro(Datum::Text(text)) => Some(text),
+            Self::Text(_) | Self::Avro(_) => None,
+        }
+    }
+
     /// The text of a string.
     fn as_text(&self) -> Result<Cow<'p, str>, String> {
         let text = match self {
             Self::Text(text) => Cow::Borrowed(*text),
+            Self::Avro(datum) => match datum.text() {
+                Some(text) => text,
+                None => return Err(format!("expected a string, found {}", self.kind())),
+            },
             Self::Json(json) => match json.strip_prefix('"').and_then(|s| s.strip_suffix('"')) {
                 None => return Err(format!("expected a string, found {}", self.kind())),
                 Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
@@ -53,10 +79,14 @@ impl<'p> Value<'p> {
 
     fn as_integer<T: std::str::FromStr>(&self, bits: u32) -> Result<T, String> {
         let text = match self {
-            Self::Text(text) | Self::Json(text) => text,
+            Self::Text(text) | Self::Json(text) => Cow::Borrowed(*text),
+            Self::Avro(Datum::Integer(number)) => Cow::Owned(number.to_string()),
+            Self::Avro(_) => {
+                return Err(format!("expected an integer, found {}", self.kind()));
+            }
         };
-        text.parse().map_err(|_| match Number::parse(text) {
-            Some(_) => format!("{} is not an integer of {bits} bits", excerpt(text)),
+        text.parse().map_err(|_| match Number::parse(&text) {
+            Some(_) => format!("{} is not an integer of {bits} bits", excerpt(&text)),
             None => format!("expected an integer, found {}", self.kind()),
         })
     }
@@ -81,12 +111,25 @@ impl<'p> Value<'p> {
                 }
                 Cow::Borrowed(*json)
             }
+            Self::Avro(Datum::Integer(number)) => Cow::Owned(number.to_string()),
+            Self::Avro(Datum::Text(_) | Datum::Uuid(_)) => self.as_text()?,
+            Self::Avro(_) => {
+                return Err(format!(
+                    "expected a string, a UUID or an integer, found {}",
+                    self.kind()
+                ));
+            }
             _ => self.as_text()?,
         };
-        match text.len() {
-            0 => Err("empty".to_owned()),
-            1..=IDENTITY_BYTES_MAX => Ok(text),
-            _ => Err(format!("longer than {IDENTITY_BYTES_MAX} bytes")),
+        identity(text)
+    }
+
+    /// Whether it is a number, or a text from outside that may be one.
+    pub(super) fn is_number(&self) -> bool {
+        match self {
+            Self::Json(_) => self.is_json_number(),
+            Self::Text(text) => text.parse::<i64>().is_ok(),
+            Self::Avro(datum) => matches!(datum, Datum::Integer(_)),
         }
     }
 
@@ -97,6 +140,9 @@ impl<'p> Value<'p> {
     fn kind(&self) -> String {
         match self {
             Self::Text(text) => format!("the text `{}`", excerpt(text)),
+            Self::Avro(Datum::Text(text)) => format!("the string \"{}\"", excerpt(text)),
+            Self::Avro(Datum::Integer(number)) => number.to_string(),
+            Self::Avro(datum) => datum.kind().name().to_owned(),
             Self::Json(json) => match json.as_bytes().first() {
                 Some(b'{') => "an object".to_owned(),
                 Some(b'[') => "an array".to_owned(),
@@ -165,6 +211,43 @@ impl Number {
     }
 }
 
+/// Converts and appends a number that counts time since 1970.
+pub(super) fn push_counted(
+    data: &mut ColumnData,
+    unit: TimeUnit,
+    value: Value<'_>,
+) -> Result<(), String> {
+    let number = value.as_integer(64)?;
+    let moment = unit.moment(number);
+    let moment = moment.ok_or_else(|| format!("{number} is beyond the times that there are"))?;
+    within_postgres(moment.year())?;
+    match data {
+        ColumnData::Timestamptz(column) => column.push(Some(moment)),
+        ColumnData::Timestamp(column) => column.push(Some(moment.naive_utc())),
+        ColumnData::Date(column) => column.push(Some(moment.date_naive())),
+        // The configuration allows a unit for those only.
+        _ => return Err("a unit where no time is wanted".to_owned()),
+    }
+    Ok(())
+}
+
+/// Appends a default, which stands as a header would.
+pub(super) fn push_default(
+    data: &mut ColumnData,
+    column_type: ColumnType,
+    default: &str,
+) -> Result<(), String> {
+    let value = match column_type {
+        ColumnType::Jsonb => {
+            let json = serde_json::from_str::<serde::de::IgnoredAny>(default);
+            json.map_err(|error| format!("not JSON: {error}"))?;
+            Value::Json(default)
+        }
+        _ => Value::Text(default),
+    };
+    push(data, column_type, Some(value))
+}
+
 /// Converts and appends a value; no value is null.
 pub(super) fn push(
     data: &mut ColumnData,
@@ -176,9 +259,18 @@ pub(super) fn push(
         return Ok(());
     };
     match data {
-        ColumnData::Bigint(column) => column.push(Some(value.as_integer(64)?)),
+        ColumnData::Bigint(column) => column.push(Some(match value {
+            Value::Avro(Datum::Integer(number)) => *number,
+            _ => value.as_integer(64)?,
+        })),
         ColumnData::Integer(column) => column.push(Some(value.as_integer(32)?)),
         ColumnData::Double(column) => column.push(Some(match value {
+            Value::Avro(Datum::Float(number)) => *number,
+            #[allow(
+                clippy::cast_precision_loss,
+                reason = "as where the same number stands in JSON"
+            )]
+            Value::Avro(Datum::Integer(number)) => *number as f64,
             Value::Json(text) | Value::Text(text) if Number::parse(text).is_some() => text
                 .parse()
                 .ok()
@@ -187,45 +279,97 @@ pub(super) fn push(
             _ => return Err(format!("expected a number, found {}", value.kind())),
         })),
         ColumnData::Boolean(column) => column.push(Some(match value {
+            Value::Avro(Datum::Boolean(value)) => *value,
             Value::Json("true") | Value::Text("true") => true,
             Value::Json("false") | Value::Text("false") => false,
             _ => return Err(format!("expected true or false, found {}", value.kind())),
         })),
-        ColumnData::Uuid(column) => {
-            let text = value.as_text()?;
-            let uuid = Uuid::try_parse(&text);
-            column.push(Some(
-                uuid.map_err(|_| format!("`{}` is not a UUID", excerpt(&text)))?,
-            ));
-        }
-        ColumnData::Timestamptz(column) => {
-            let text = value.as_text()?;
-            let time = DateTime::parse_from_rfc3339(&text).map_err(|_| {
-                format!(
-                    "`{}` is not an RFC 3339 time such as 2026-01-31T09:30:00Z",
-                    excerpt(&text)
-                )
-            })?;
-            column.push(Some(time.with_timezone(&Utc)));
-        }
-        ColumnData::Date(column) => {
-            let text = value.as_text()?;
-            // Ten characters: the parser would take `2026-1-5`, and years that Postgres does not have.
-            let date = NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok();
-            let date = date.filter(|_| text.len() == 10 && !text.starts_with('-'));
-            column.push(Some(date.ok_or_else(|| {
-                format!("`{}` is not a date such as 2026-01-31", excerpt(&text))
-            })?));
-        }
+        ColumnData::Uuid(column) => column.push(Some(match value {
+            Value::Avro(Datum::Uuid(uuid)) => *uuid,
+            _ => {
+                let text = value.as_text()?;
+                let uuid = Uuid::try_parse(&text);
+                uuid.map_err(|_| format!("`{}` is not a UUID", excerpt(&text)))?
+            }
+        })),
+        ColumnData::Timestamptz(column) => column.push(Some(match value {
+            Value::Avro(Datum::Timestamp(time)) => {
+                within_postgres(time.year())?;
+                *time
+            }
+            _ => {
+                let text = value.as_text()?;
+                let time = DateTime::parse_from_rfc3339(&text).map_err(|_| {
+                    format!(
+                        "`{}` is not an RFC 3339 time such as 2026-01-31T09:30:00Z",
+                        excerpt(&text)
+                    )
+                })?;
+                time.with_timezone(&Utc)
+            }
+        })),
+        ColumnData::Timestamp(column) => column.push(Some(match value {
+            Value::Avro(Datum::LocalTimestamp(time)) => {
+                within_postgres(time.year())?;
+                *time
+            }
+            _ => {
+                let text = value.as_text()?;
+                let time = NaiveDateTime::parse_from_str(&text, "%Y-%m-%dT%H:%M:%S%.f").ok();
+                let time = time.filter(|_| text.as_bytes().get(4) == Some(&b'-'));
+                time.ok_or_else(|| {
+                    format!(
+                        "`{}` is not a time without an offset such as 2026-01-31T09:30:00; declare it timestamptz if it has one",
+                        excerpt(&text)
+                    )
+                })?
+            }
+        })),
+        ColumnData::Date(column) => column.push(Some(match value {
+            Value::Avro(Datum::Date(date)) => {
+                within_postgres(date.year())?;
+                *date
+            }
+            _ => {
+                let text = value.as_text()?;
+                // Ten characters: the parser would take `2026-1-5`, and years that Postgres does not have.
+                let date = NaiveDate::parse_from_str(&text, "%Y-%m-%d").ok();
+                let date = date.filter(|_| text.len() == 10 && !text.starts_with('-'));
+                date.ok_or_else(|| {
+                    format!("`{}` is not a date such as 2026-01-31", excerpt(&text))
+                })?
+            }
+        })),
+        ColumnData::Bytea(column) => column.push(Some(match value {
+            Value::Avro(Datum::Bytes(bytes)) => bytes.to_vec(),
+            Value::Avro(_) => return Err(format!("expected bytes, found {}", value.kind())),
+            _ => {
+                let text = value.as_text()?;
+                let bytes = base64::engine::general_purpose::STANDARD.decode(&*text);
+                bytes.map_err(|_| format!("`{}` is not base64", excerpt(&text)))?
+            }
+        })),
         ColumnData::Text(column) => match (column_type, value) {
             (ColumnType::Jsonb, Value::Json(json)) => column.push(Some(storable_json(json)?)),
+            (ColumnType::Jsonb, Value::Avro(datum)) => {
+                let mut json = String::new();
+                datum.write_json(&mut json)?;
+                column.push(Some(storable_json(&json)?));
+            }
             (ColumnType::Jsonb, Value::Text(_)) => {
                 return Err("a key or header cannot be jsonb".to_owned());
             }
             (ColumnType::Numeric, value) => {
                 let text = match value {
                     Value::Json(json) if value.is_json_number() => Cow::Borrowed(json),
-                    _ => value.as_text()?,
+                    Value::Avro(Datum::Integer(number)) => Cow::Owned(number.to_string()),
+                    Value::Avro(Datum::Decimal(text)) => Cow::Borrowed(&**text),
+                    Value::Avro(Datum::Text(_)) | Value::Text(_) | Value::Json(_) => {
+                        value.as_text()?
+                    }
+                    Value::Avro(_) => {
+                        return Err(format!("expected a number, found {}", value.kind()));
+                    }
                 };
                 match Number::parse(&text) {
                     None => return Err(format!("`{}` is not a number", excerpt(&text))),
@@ -239,6 +383,14 @@ pub(super) fn push(
         },
     }
     Ok(())
+}
+
+/// The years that a date of Postgres may have, as far as ours go.
+fn within_postgres(year: i32) -> Result<(), String> {
+    match (-4712..=262_000).contains(&year) {
+        true => Ok(()),
+        false => Err(format!("the year {year} is beyond a date of Postgres")),
+    }
 }
 
 /// JSON that jsonb takes: it has no NUL and no half of a surrogate pair, which JSON itself allows.
@@ -277,7 +429,9 @@ pub(super) fn push_null(data: &mut ColumnData) {
         ColumnData::Boolean(column) => column.push(None),
         ColumnData::Uuid(column) => column.push(None),
         ColumnData::Timestamptz(column) => column.push(None),
+        ColumnData::Timestamp(column) => column.push(None),
         ColumnData::Date(column) => column.push(None),
+        ColumnData::Bytea(column) => column.push(None),
         ColumnData::Text(column) => column.push(None),
     }
 }

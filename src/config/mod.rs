@@ -3,10 +3,12 @@
 //! Every problem is reported at once, with its place and a cure. The file is read with the place of
 //! each value, which a derived deserializer would lose: a wrong column is reported at its line.
 
+mod columns;
 mod membership;
 mod problems;
 mod projections;
 mod section;
+mod values;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,6 +23,7 @@ use section::{Section, Setting, Sources};
 use crate::engine::redact::Secrets;
 use crate::kafka::{Connection, GroupProtocol, refusal, reserved};
 use crate::projection::{Projection, is_topic};
+use crate::registry::{self, Credentials};
 use crate::sql_projection::SqlProjection;
 use crate::store::{Database, Timeouts};
 use crate::types::HeaderNames;
@@ -39,6 +42,7 @@ pub(crate) struct Config {
     pub(crate) timeouts: Timeouts,
     pub(crate) apply: Apply,
     pub(crate) relay: Relay,
+    pub(crate) schema_registry: Option<registry::Settings>,
     /// How long the bytes of resolved dead letters are kept.
     pub(crate) keep_letters: Duration,
     /// How long sent messages are kept.
@@ -63,7 +67,16 @@ impl Config {
             .split_once("://")
             .and_then(|(_, rest)| rest.split(['/', '?']).next()?.rsplit_once('@'))
             .and_then(|(user, _)| Some(user.split_once(':')?.1.to_owned()));
-        Secrets::new(options.chain(password))
+        let registry = self
+            .schema_registry
+            .as_ref()
+            .map(|registry| &registry.credentials);
+        let registry = match registry {
+            Some(Credentials::Basic { password, .. }) => Some(password.clone()),
+            Some(Credentials::Bearer(token)) => Some(token.clone()),
+            Some(Credentials::None) | None => None,
+        };
+        Secrets::new(options.chain(password).chain(registry))
     }
 }
 
@@ -133,6 +146,7 @@ pub(crate) struct Draft {
     pub(crate) postgres: Option<(String, Timeouts)>,
     apply: Option<Apply>,
     relay: Option<Relay>,
+    schema_registry: Option<registry::Settings>,
     keep_letters: Duration,
     keep_messages: Duration,
     /// With those statements that no problem makes pointless to check.
@@ -155,6 +169,7 @@ impl Draft {
                     timeouts,
                     apply,
                     relay,
+                    schema_registry: self.schema_registry,
                     keep_letters: self.keep_letters,
                     keep_messages: self.keep_messages,
                     projections: self.projections,
@@ -268,6 +283,8 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let relay = top.table("relay", sources);
     let outbox = top.table("outbox", sources);
     let dead_letters = top.table("dead_letters", sources);
+    let schema_registry = top.table("schema_registry", sources);
+    let decode = top.table("decode", sources);
     let projections = top.table("projections", sources);
     top.finish(&[], sources);
 
@@ -280,7 +297,12 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.relay = Some(read_relay(relay, sources));
     draft.keep_messages = read_outbox(outbox, sources);
     draft.keep_letters = read_dead_letters(dead_letters, sources);
-    draft.projections = projections::read(projections, sources);
+    draft.schema_registry = values::read_registry(schema_registry, sources);
+    let values = values::Values {
+        limits: values::read_limits(decode, sources),
+        has_registry: draft.schema_registry.is_some(),
+    };
+    draft.projections = projections::read(projections, values, sources);
 }
 
 fn read_kafka(

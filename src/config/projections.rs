@@ -6,22 +6,21 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::columns::{Columns, read_columns};
 use super::problems::Place;
 use super::section::{File, Section, Setting, Sources, article};
+use super::values::{self, Values};
 use super::{Configured, SqlPlace};
 use crate::engine::Class;
 use crate::projection::{
-    Column, ColumnType, First, Gate, OnFailure, Projection, Source, Start, TOPIC_CURE, Tombstones,
-    is_identifier, is_topic,
+    First, Gate, OnFailure, Projection, Source, Start, TOPIC_CURE, Tombstones, is_identifier,
+    is_topic,
 };
-use crate::sql_projection::{
-    Emit, SqlProjection, SqlText, Statement, column_problem, last_word, script_problem,
-};
+use crate::sql_projection::{Emit, SqlProjection, SqlText, Statement, last_word, script_problem};
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 24] = [
     "version",
     "topics",
-    "format",
     "entity",
     "sequence",
     "event_id",
@@ -46,7 +45,11 @@ const KEYS: [&str; 25] = [
     "emit",
 ];
 
-pub(super) fn read(section: Section<'_>, sources: &mut Sources<'_>) -> Vec<Configured> {
+pub(super) fn read(
+    section: Section<'_>,
+    values: Values,
+    sources: &mut Sources<'_>,
+) -> Vec<Configured> {
     let mut projections = Vec::new();
     for (name, value) in section.table.into_iter().flatten() {
         let name_place = sources.file.place(name.span().start);
@@ -54,7 +57,13 @@ pub(super) fn read(section: Section<'_>, sources: &mut Sources<'_>) -> Vec<Confi
         match value.get_ref() {
             DeValue::Table(table) => {
                 let section = Section::new(&path, Some(table), Some(name.span().start));
-                projections.extend(read_one(name.get_ref(), name_place, section, sources));
+                projections.extend(read_one(
+                    name.get_ref(),
+                    name_place,
+                    section,
+                    values,
+                    sources,
+                ));
             }
             other => {
                 let what = format!("`{path}` is {}, not a table", article(other));
@@ -71,6 +80,7 @@ fn read_one(
     name: &str,
     place: Place,
     mut section: Section<'_>,
+    values: Values,
     sources: &mut Sources<'_>,
 ) -> Option<Configured> {
     let topics = section.list("topics", sources);
@@ -82,11 +92,19 @@ fn read_one(
             "name at least one topic: topics = [\"orders\"]",
         );
     }
-    section.choice("format", &[("json", ())], sources);
+    let format = values::read_format(&section, values, sources);
     let gate = read_gate(name, &place, &section, sources);
     let columns = read_columns(&section, sources);
-    let (mut applies, apply_places) = read_applies(name, &section, &columns, sources);
-    let (mut emits, emit_places) = read_emits(name, &section, &columns, sources);
+    let types = values::read_types(&section, &format, sources);
+    let known = types
+        .as_ref()
+        .map_or(Vec::new(), |types| types.known.clone());
+    let names = Names {
+        columns: &columns,
+        types: types.as_ref().map(|types| types.known.as_slice()),
+    };
+    let (mut applies, apply_places) = read_applies(name, &section, names, sources);
+    let (mut emits, emit_places) = read_emits(name, &section, names, sources);
     let no_apply = section.value("apply").is_none() && !section.misspells("apply");
     if no_apply || is_empty_array(&section, "apply") {
         let what = format!("`projections.{name}` applies nothing");
@@ -101,7 +119,11 @@ fn read_one(
         emits.clear();
     }
     let version = section.count("version", 1..=1_000_000, 1, sources);
-    let sql = SqlProjection { applies, emits };
+    let sql = SqlProjection {
+        applies,
+        emits,
+        types: known,
+    };
     let topic_names: Vec<&str> = topics.iter().map(|topic| &*topic.text).collect();
     let columns = columns.list;
     let mut projection = Projection::with_handler(
@@ -115,6 +137,9 @@ fn read_one(
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
     projection.columns = columns;
+    projection.format = format;
+    projection.limits = values.limits;
+    projection.types = types;
     if projection.entity.is_none() {
         let emits = sql.emits.iter().map(|emit| &emit.statement);
         let statements = sql.applies.iter().chain(emits);
@@ -126,10 +151,14 @@ fn read_one(
     let tombstones = [
         ("refuse", Tombstones::Refuse),
         ("filter", Tombstones::Filter),
+        ("event", Tombstones::Event),
     ];
     projection.tombstones = section
         .choice("tombstones", &tombstones, sources)
         .unwrap_or_default();
+    values::change_defaults(&mut projection, &section, sources);
+    values::check_sources(&projection, &section, sources);
+    values::check_fit(&projection, &section, sources);
     read_failure(&mut projection, &mut section, sources);
     projection.dead_letter_topic = section.string("dead_letter_topic", sources);
     projection.history = read_history(&section, sources);
@@ -169,7 +198,8 @@ fn read_one(
         };
         sources.problems.add(at, problem.what, problem.cure);
     }
-    section.finish(&KEYS, sources);
+    let known: Vec<&str> = KEYS.iter().chain(&values::KEYS).copied().collect();
+    section.finish(&known, sources);
     Some(Configured {
         projection,
         sql,
@@ -295,7 +325,11 @@ fn read_history(section: &Section<'_>, sources: &mut Sources<'_>) -> Option<Dura
     history
 }
 
-fn source(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> Option<Source> {
+pub(super) fn source(
+    key: &str,
+    section: &Section<'_>,
+    sources: &mut Sources<'_>,
+) -> Option<Source> {
     let Setting { text, place } = section.located(key, sources)?;
     match Source::parse(&text) {
         Ok(source) => Some(source),
@@ -345,50 +379,12 @@ fn sql_file(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> SqlF
     }
 }
 
-/// The columns that could be read, and the names of those that could not.
-struct Columns {
-    list: Vec<Column>,
-    wrong: Vec<String>,
-    /// Whether there is a table of them at all; otherwise any name may have been meant as one.
-    readable: bool,
-}
-
-fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> Columns {
-    let mut columns = Columns {
-        list: Vec::new(),
-        wrong: Vec::new(),
-        readable: true,
-    };
-    let Some(value) = section.value("columns") else {
-        return columns;
-    };
-    let DeValue::Table(table) = value.get_ref() else {
-        let place = sources.file.place(value.span().start);
-        let what = format!("`columns` is {}, not a table", article(value.get_ref()));
-        sources.problems.add(
-            place,
-            what,
-            "write columns = { account = \"text\", amount = \"bigint\" }",
-        );
-        columns.readable = false;
-        return columns;
-    };
-    for (name, value) in table {
-        let column = match column_problem(name.get_ref()) {
-            None => read_column(name.get_ref(), value, sources),
-            Some(why) => {
-                let place = sources.file.place(name.span().start);
-                let what = format!("column `{}`: {why}", name.get_ref());
-                sources.problems.add(place, what, "");
-                None
-            }
-        };
-        match column {
-            Some(column) => columns.list.push(column),
-            None => columns.wrong.push(name.get_ref().to_lowercase()),
-        }
-    }
-    columns
+/// What a statement can name.
+#[derive(Clone, Copy)]
+struct Names<'n> {
+    columns: &'n Columns,
+    /// Types of event, if they are told apart.
+    types: Option<&'n [String]>,
 }
 
 /// What becomes of records that cannot be applied.
@@ -437,70 +433,21 @@ fn read_failure(projection: &mut Projection, section: &mut Section<'_>, sources:
     }
 }
 
-fn read_column(
-    name: &str,
-    value: &Spanned<DeValue<'_>>,
-    sources: &mut Sources<'_>,
-) -> Option<Column> {
-    let here = sources.file.place(value.span().start);
-    let (type_name, type_place, pointer, nullable) = match value.get_ref() {
-        DeValue::String(text) => (text.clone().into_owned(), here, None, false),
-        DeValue::Table(table) => {
-            let path = format!("columns.{name}");
-            let section = Section::item(&path, table, value.span().start);
-            let column_type = section.located("type", sources);
-            let from = source("from", &section, sources);
-            let nullable = section.choice("nullable", &[("true", true), ("false", false)], sources);
-            section.finish(&["type", "from", "nullable"], sources);
-            let Some(column_type) = column_type else {
-                let what = format!("column `{name}` has no type");
-                sources.problems.add(here, what, "add type = \"text\"");
-                return None;
-            };
-            (
-                column_type.text,
-                column_type.place,
-                from,
-                nullable.unwrap_or(false),
-            )
-        }
-        other => {
-            let what = format!("column `{name}` is {}", article(other));
-            sources.problems.add(here, what, "write a type: \"bigint\", or { type = \"bigint\", from = \"/path\", nullable = true }");
-            return None;
-        }
-    };
-    match type_name.parse::<ColumnType>() {
-        Ok(column_type) => Some(Column {
-            name: name.to_owned(),
-            column_type,
-            source: pointer.unwrap_or_else(|| Source::Pointer(format!("/{name}"))),
-            nullable,
-        }),
-        Err(why) => {
-            let reason = format!("column `{name}`: {why}");
-            sources.problems.add_reason(type_place, &reason);
-            None
-        }
-    }
-}
-
 fn read_applies(
     projection: &str,
     section: &Section<'_>,
-    columns: &Columns,
+    names: Names<'_>,
     sources: &mut Sources<'_>,
 ) -> (Vec<Statement>, Vec<SqlPlace>) {
     let mut read = (Vec::new(), Vec::new());
     for (index, table) in section.tables("apply", sources).into_iter().enumerate() {
         let label = format!("apply {}", index + 1);
-        if let Some((statement, place)) =
-            read_statement(projection, label, &table, columns, sources)
+        if let Some((statement, place)) = read_statement(projection, label, &table, names, sources)
         {
             read.0.push(statement);
             read.1.push(place);
         }
-        table.finish(&["sql", "per_event"], sources);
+        table.finish(&["sql", "per_event", "types"], sources);
     }
     read
 }
@@ -508,7 +455,7 @@ fn read_applies(
 fn read_emits(
     projection: &str,
     section: &Section<'_>,
-    columns: &Columns,
+    names: Names<'_>,
     sources: &mut Sources<'_>,
 ) -> (Vec<Emit>, Vec<SqlPlace>) {
     let mut emits: Vec<Emit> = Vec::new();
@@ -517,7 +464,7 @@ fn read_emits(
         let cure = "name the topic that the messages go to";
         let topic = table.required("topic", cure, sources);
         let name = table.located("name", sources);
-        table.finish(&["name", "topic", "sql", "per_event"], sources);
+        table.finish(&["name", "topic", "sql", "per_event", "types"], sources);
         if let Some(Setting { text, place }) = &topic
             && !is_topic(text)
         {
@@ -536,8 +483,7 @@ fn read_emits(
             sources.problems.add(place, what, cure);
         }
         let label = format!("emit {name}");
-        if let Some((statement, place)) =
-            read_statement(projection, label, &table, columns, sources)
+        if let Some((statement, place)) = read_statement(projection, label, &table, names, sources)
         {
             latest_of_a_batch(projection, &statement, &place, sources);
             emits.push(Emit {
@@ -555,7 +501,7 @@ fn read_statement(
     projection: &str,
     label: String,
     table: &Section<'_>,
-    columns: &Columns,
+    Names { columns, types }: Names<'_>,
     sources: &mut Sources<'_>,
 ) -> Option<(Statement, SqlPlace)> {
     let cure = "add `sql`, one statement that reads `events`";
@@ -571,6 +517,7 @@ fn read_statement(
         sql,
         label: label.clone(),
         per_event: per_event.unwrap_or(false),
+        types: seen_types(table, types, sources),
     };
     match Statement::new(text, &columns.list) {
         Ok(statement) => {
@@ -585,6 +532,34 @@ fn read_statement(
             None
         }
     }
+}
+
+/// The types of event that a statement sees; none for all.
+fn seen_types(
+    table: &Section<'_>,
+    known: Option<&[String]>,
+    sources: &mut Sources<'_>,
+) -> Option<Vec<u16>> {
+    table.value("types")?;
+    let mut seen = Vec::new();
+    for Setting { text, place } in table.list("types", sources) {
+        let at = known.and_then(|known| known.iter().position(|known| *known == text));
+        match at.and_then(|at| u16::try_from(at).ok()) {
+            Some(at) => seen.push(at),
+            None => {
+                let what = format!("`{text}` is none of the types that the projection knows");
+                let cure = match known {
+                    Some(known) => format!("known are {}", known.join(", ")),
+                    None => {
+                        "say where an event's type stands, and which there are: `type`, `types`"
+                            .to_owned()
+                    }
+                };
+                sources.problems.add(place, what, cure);
+            }
+        }
+    }
+    Some(seen)
 }
 
 /// Where a string's first character stands in the file, if the file has it without escapes.

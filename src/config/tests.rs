@@ -953,3 +953,152 @@ fn a_file_that_cannot_be_read_is_named() {
     assert_eq!(shown(&draft.problems), [what]);
     assert!(draft.into_config().is_err());
 }
+
+/// A configuration beside files with schemas.
+#[track_caller]
+fn check_avro(settings: &str, expected: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let entry = r#"{"type": "record", "name": "Entry", "fields": [
+        {"name": "account", "type": "string"}, {"name": "amount", "type": ["null", "long"]}, {"name": "flag", "type": "Flag"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [
+            {"name": "price", "type": "double"}]}}}]}"#;
+    let flag = r#"{"type": "enum", "name": "Flag", "symbols": ["Y", "N"]}"#;
+    let broken = "{\n  \"type\": record\n}";
+    let nameless = r#"{"type": "record"}"#;
+    for (name, text) in [
+        ("entry.avsc", entry),
+        ("flag.avsc", flag),
+        ("broken.avsc", broken),
+        ("nameless.avsc", nameless),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let text = format!(
+        "{GOOD}[projections.p]\ntopics = [\"t\"]\ngate = \"none\"\nformat = \"avro\"\napply = [{{ sql = \"INSERT INTO b SELECT _ref FROM events\" }}]\n{settings}\n"
+    );
+    let draft = parse("f.toml", &text, folder.path(), std::iter::empty());
+    let place = format!("{}/", folder.path().display());
+    let found = shown(&draft.problems).into_iter();
+    let found: Vec<String> = found.map(|text| text.replace(&place, "")).collect();
+    assert_eq!(found, expected, "{text}");
+}
+
+#[test]
+fn paths_and_types_are_compared_with_the_schema() {
+    let with =
+        |more: &str| format!("framing = \"raw\"\nschema = [\"flag.avsc\", \"entry.avsc\"]\n{more}");
+    check_avro(&with(""), &[]);
+    check_avro(
+        &with(
+            "entity = \"/account\"\nsequence = \"/amount\"\nevent_id = \"header:id\"\ncolumns = { account = \"text\", amount = { type = \"bigint\", nullable = true }, at = \"timestamptz\", flag = \"text\", price = { type = \"double precision\", from = \"/lines/0/price\" }, lines = \"jsonb\" }",
+        ),
+        &[],
+    );
+    check_avro(
+        &with(
+            "entity = \"/acount\"\nsequence = \"/account/x\"\nevent_id = \"/lines\"\n[projections.p.columns]\namount = \"text\"\nat = \"bigint\"\nprice = { type = \"text\", from = \"/lines/x/price\" }\nflag = \"uuid\"",
+        ),
+        &[
+            "13:10 `entity`: the schema has no `acount` at `/acount`",
+            "14:12 `sequence`: the schema has no `x` at `/account/x`",
+            "15:12 `event_id`: the schema has a record, an array or a map at `/lines`, which cannot be a string, a UUID or an integer",
+            "17:10 column `amount`: the schema has an integer at `/amount`, which cannot be text",
+            "18:6 column `at`: the schema has a timestamp at `/at`, which cannot be bigint",
+            "19:33 column `price`: the schema has no `x` at `/lines/x/price`",
+        ],
+    );
+}
+
+#[test]
+fn a_schema_that_cannot_be_read_is_named_with_its_line() {
+    check_avro(
+        "",
+        &[
+            "9:10 `format = \"avro\"` needs `schema`, by which values are read",
+            "9:10 the framing `confluent` needs [schema_registry]",
+        ],
+    );
+    let raw = |schema: &str| format!("framing = \"raw\"\nschema = {schema}");
+    check_avro(
+        &raw("\"nowhere.avsc\""),
+        &["12:10 nowhere.avsc cannot be read: No such file or directory (os error 2)"],
+    );
+    check_avro(
+        &raw("\"broken.avsc\""),
+        &["broken.avsc:2:11 not JSON: expected value at line 2 column 11"],
+    );
+    check_avro(
+        &raw("\"nameless.avsc\""),
+        &["nameless.avsc not an Avro schema: No `name` field"],
+    );
+    check_avro(
+        &raw("\"entry.avsc\""),
+        &["entry.avsc not an Avro schema: Unknown primitive type: Flag"],
+    );
+    check_avro(
+        "framing = \"raw\"\nschema = \"flag.avsc\"\nwritten_with = [\"flag.avsc\", \"flag.avsc\"]",
+        &["13:16 a value without a frame does not say which of several schemas wrote it"],
+    );
+    check_avro(
+        "framing = \"boxed\"\nschema = \"flag.avsc\"\n[schema_registry]\nurl = \"http://r\"",
+        &["11:11 `projections.p.framing` cannot be `boxed`"],
+    );
+    check_avro(
+        "framing = \"confluent\"\nschema = \"flag.avsc\"\nwritten_with = \"flag.avsc\"\n[schema_registry]\nurl = \"http://r\"",
+        &["13:16 `written_with` means nothing with the framing `confluent`"],
+    );
+    check_line(
+        "projections.p",
+        "schema = \"a.avsc\"",
+        &["11:10 `schema` means nothing with `format = \"json\"`"],
+    );
+}
+
+#[test]
+fn a_registry_needs_an_address_and_one_way_in() {
+    let settings = |lines: &str| {
+        let config = good(&format!("{GOOD}[schema_registry]\n{lines}"), &[]);
+        config.schema_registry.unwrap()
+    };
+    let found = settings("url = \"http://a:1/, https://b/x\"\nunknown_grace = \"1m\"");
+    assert_eq!(found.urls, ["http://a:1/", "https://b/x"]);
+    assert_eq!(
+        (found.timeout, found.unknown_grace),
+        (Duration::from_secs(5), Duration::from_secs(60))
+    );
+    assert!(good(GOOD, &[]).schema_registry.is_none());
+    let environment = [
+        ("TIDEGATE__SCHEMA_REGISTRY__URL", "http://a"),
+        ("TIDEGATE__SCHEMA_REGISTRY__TOKEN", "t0ken"),
+    ];
+    let config = good(GOOD, &environment);
+    assert_eq!(config.secrets().cleaned("a t0ken b"), "a *** b");
+    assert!(
+        matches!(config.schema_registry.unwrap().credentials, Credentials::Bearer(t) if t == "t0ken")
+    );
+    let check = |lines: &str, expected: &[&str]| {
+        check(&format!("{GOOD}[schema_registry]\n{lines}\n"), expected);
+    };
+    check("", &["6:1 `schema_registry.url` is missing"]);
+    for (url, why) in [
+        ("registry:8081", "begins with neither http:// nor https://"),
+        ("http://", "begins with neither http:// nor https://"),
+        (
+            "http://user:secret@a",
+            "names a user; there are settings for that",
+        ),
+        ("http://a?x=y", "goes on behind its path"),
+    ] {
+        let expected = format!("7:7 an address in `schema_registry.url` {why}");
+        check(&format!("url = \"{url}\""), &[&expected]);
+    }
+    let together = "8:8 `user` and `password` go together, and `token` alone";
+    check("url = \"http://a\"\nuser = \"u\"", &[together]);
+    check(
+        "url = \"http://a\"\nca_file = \"nowhere.pem\"",
+        &[
+            "8:11 `ca_file`: /nowhere/nowhere.pem cannot be read: No such file or directory (os error 2)",
+        ],
+    );
+}

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use chrono::{DateTime, NaiveDate, Utc};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use uuid::Uuid;
 
 use super::definition::Source;
@@ -20,6 +20,38 @@ pub struct Column {
     pub source: Source,
     /// Whether a missing or null value is allowed; otherwise it is an error of the record.
     pub nullable: bool,
+    /// What stands for a missing or null value, as text that a header could have.
+    pub default: Option<String>,
+    /// What a number counts where a time is wanted.
+    pub unit: Option<TimeUnit>,
+}
+
+/// What a number since 1970 counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// For a `date`.
+    Days,
+    /// For a `timestamptz` or a `timestamp`, as the following ones.
+    Seconds,
+    /// Thousandths of a second.
+    Millis,
+    /// Millionths of a second.
+    Micros,
+    /// Billionths of a second.
+    Nanos,
+}
+
+impl TimeUnit {
+    /// The moment, whichever side of 1970; none beyond what a date can say.
+    pub(crate) fn moment(self, number: i64) -> Option<DateTime<Utc>> {
+        match self {
+            Self::Days => DateTime::from_timestamp(number.checked_mul(86_400)?, 0),
+            Self::Seconds => DateTime::from_timestamp(number, 0),
+            Self::Millis => DateTime::from_timestamp_millis(number),
+            Self::Micros => DateTime::from_timestamp_micros(number),
+            Self::Nanos => Some(DateTime::from_timestamp_nanos(number)),
+        }
+    }
 }
 
 /// The Postgres types a column may have.
@@ -42,15 +74,19 @@ pub enum ColumnType {
     Uuid,
     /// `timestamptz`, from an RFC 3339 string such as `2026-01-31T09:30:00Z`.
     Timestamptz,
+    /// `timestamp`, without a time zone, from a string such as `2026-01-31T09:30:00`.
+    Timestamp,
     /// `date`, from a string such as `2026-01-31`.
     Date,
+    /// `bytea`, from a JSON string in base64.
+    Bytea,
     /// `jsonb`, from any JSON value.
     Jsonb,
 }
 
 impl ColumnType {
     /// All types, with the name that Postgres and the configuration use.
-    pub const ALL: [(&'static str, Self); 10] = [
+    pub const ALL: [(&'static str, Self); 12] = [
         ("bigint", Self::Bigint),
         ("integer", Self::Integer),
         ("double precision", Self::Double),
@@ -59,7 +95,9 @@ impl ColumnType {
         ("text", Self::Text),
         ("uuid", Self::Uuid),
         ("timestamptz", Self::Timestamptz),
+        ("timestamp", Self::Timestamp),
         ("date", Self::Date),
+        ("bytea", Self::Bytea),
         ("jsonb", Self::Jsonb),
     ];
 
@@ -99,7 +137,9 @@ impl FromStr for ColumnType {
                 "decimal" => "numeric",
                 "bool" => "boolean",
                 "varchar" | "char" | "string" => "text",
-                "timestamp" | "timestamp with time zone" => "timestamptz",
+                "timestamp with time zone" => "timestamptz",
+                "timestamp without time zone" => "timestamp",
+                "bytes" => "bytea",
                 "json" => "jsonb",
                 _ => {
                     let known: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
@@ -148,7 +188,9 @@ pub(crate) enum ColumnData {
     Boolean(Vec<Option<bool>>),
     Uuid(Vec<Option<Uuid>>),
     Timestamptz(Vec<Option<DateTime<Utc>>>),
+    Timestamp(Vec<Option<NaiveDateTime>>),
     Date(Vec<Option<NaiveDate>>),
+    Bytea(Vec<Option<Vec<u8>>>),
     /// Also `numeric` and `jsonb`, which Postgres casts.
     Text(TextColumn),
 }
@@ -162,7 +204,9 @@ impl ColumnData {
             Self::Boolean(column) => column.len(),
             Self::Uuid(column) => column.len(),
             Self::Timestamptz(column) => column.len(),
+            Self::Timestamp(column) => column.len(),
             Self::Date(column) => column.len(),
+            Self::Bytea(column) => column.len(),
             Self::Text(column) => column.len(),
         }
     }
@@ -175,7 +219,9 @@ impl ColumnData {
             ColumnType::Boolean => Self::Boolean(Vec::new()),
             ColumnType::Uuid => Self::Uuid(Vec::new()),
             ColumnType::Timestamptz => Self::Timestamptz(Vec::new()),
+            ColumnType::Timestamp => Self::Timestamp(Vec::new()),
             ColumnType::Date => Self::Date(Vec::new()),
+            ColumnType::Bytea => Self::Bytea(Vec::new()),
             ColumnType::Text | ColumnType::Numeric | ColumnType::Jsonb => {
                 Self::Text(TextColumn::default())
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::column::Column;
 use super::fold::{Fold, Folded};
 use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
+use crate::avro::Schema;
 use crate::engine::Class;
 
 /// Where a value stands in a record.
@@ -18,12 +19,17 @@ pub enum Source {
     Key,
     /// The last header of that name, as UTF-8 text.
     Header(String),
-    /// A JSON pointer into the value, such as `/order/id`.
+    /// A JSON pointer into the value, such as `/order/id`; the same path into a value in Avro. Into the data of
+    /// a CloudEvent, and into the row of a change event: as it is now, or as it was where it is gone.
     Pointer(String),
+    /// An attribute of a CloudEvent, such as `id`.
+    Attribute(String),
+    /// A path into a change event itself, such as `/source/lsn`.
+    Envelope(String),
 }
 
 impl Source {
-    /// Reads `key`, `header:<name>` or a JSON pointer.
+    /// Reads `key`, `header:<name>`, `ce:<attribute>`, `envelope:<JSON pointer>` or a JSON pointer.
     ///
     /// # Errors
     /// Says which forms there are.
@@ -34,6 +40,12 @@ impl Source {
                 Ok(Self::Header(text["header:".len()..].to_owned()))
             }
             _ if text.starts_with('/') && text.len() > 1 => Ok(Self::Pointer(text.to_owned())),
+            _ if text.starts_with("ce:") && text.len() > "ce:".len() => {
+                Ok(Self::Attribute(text["ce:".len()..].to_owned()))
+            }
+            _ if text.starts_with("envelope:/") && text.len() > "envelope:/".len() => {
+                Ok(Self::Envelope(text["envelope:".len()..].to_owned()))
+            }
             _ => Err(format!(
                 "`{text}` is not a source; write \"key\", \"header:<name>\" or a JSON pointer such as \"/account\""
             )),
@@ -47,6 +59,8 @@ impl fmt::Display for Source {
             Self::Key => f.write_str("key"),
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Pointer(pointer) => f.write_str(pointer),
+            Self::Attribute(name) => write!(f, "ce:{name}"),
+            Self::Envelope(pointer) => write!(f, "envelope:{pointer}"),
         }
     }
 }
@@ -112,6 +126,91 @@ pub enum Tombstones {
     Refuse,
     /// Nothing: it is counted as filtered.
     Filter,
+    /// An event like any other, without anything from a value: in SQL `_tombstone` tells it.
+    Event,
+}
+
+/// The types of event that a projection tells apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Types {
+    /// Where an event's type stands.
+    pub(crate) source: Source,
+    /// Those that it knows.
+    pub(crate) known: Vec<String>,
+    pub(crate) unknown: UnknownType,
+}
+
+/// What becomes of an event of a type that the projection does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum UnknownType {
+    /// Its partition halts, with the type's name: nobody said what it means.
+    #[default]
+    Halt,
+    /// It means nothing here: it is counted as filtered.
+    Filter,
+    /// It cannot be applied: it is parked, and with it what follows of its entity.
+    Park,
+}
+
+/// What a record's value is.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Format {
+    #[default]
+    Json,
+    Avro(AvroFormat),
+    /// JSON in the data of CloudEvents, in binary or structured mode.
+    CloudEvents,
+    /// Change events in JSON, or in Avro; the schema is that of the whole event.
+    Debezium(Option<AvroFormat>),
+}
+
+impl Format {
+    /// What is in Avro.
+    pub(crate) fn avro(&self) -> Option<&AvroFormat> {
+        match self {
+            Self::Avro(format) | Self::Debezium(Some(format)) => Some(format),
+            Self::Json | Self::CloudEvents | Self::Debezium(None) => None,
+        }
+    }
+}
+
+/// Values in Avro.
+#[derive(Clone, Debug)]
+pub(crate) struct AvroFormat {
+    /// The schema by which everything is read.
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) framing: Framing,
+}
+
+/// How a value in Avro says which schema it was written with.
+#[derive(Clone, Debug)]
+pub(crate) enum Framing {
+    /// A zero byte and the number that a schema registry gave to the schema.
+    Confluent,
+    /// `C3 01` and the schema's fingerprint: one of these.
+    SingleObject(Vec<Arc<Schema>>),
+    /// It does not: with this one.
+    Raw(Arc<Schema>),
+}
+
+/// What the value of one record may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ValueLimits {
+    pub(crate) bytes_max: usize,
+    /// Of values that are not JSON: records and collections inside each other.
+    pub(crate) nesting_max: usize,
+    /// Of values that are not JSON: items of all collections together.
+    pub(crate) items_max: usize,
+}
+
+impl Default for ValueLimits {
+    fn default() -> Self {
+        Self {
+            bytes_max: 16 << 20,
+            nesting_max: 64,
+            items_max: 1_000_000,
+        }
+    }
 }
 
 /// What becomes of a record that cannot be applied.
@@ -160,6 +259,9 @@ pub struct Projection {
     pub(crate) sequence: Option<Source>,
     pub(crate) event_id: Option<Source>,
     pub(crate) columns: Vec<Column>,
+    pub(crate) format: Format,
+    pub(crate) types: Option<Types>,
+    pub(crate) limits: ValueLimits,
     pub(crate) tombstones: Tombstones,
     pub(crate) on_failure: OnFailure,
     pub(crate) parking: ParkingLimits,
@@ -236,6 +338,9 @@ impl Projection {
             sequence: None,
             event_id: None,
             columns: Vec::new(),
+            format: Format::default(),
+            types: None,
+            limits: ValueLimits::default(),
             tombstones: Tombstones::default(),
             on_failure: OnFailure::default(),
             parking: ParkingLimits::default(),
@@ -369,7 +474,13 @@ impl Projection {
     pub(crate) fn reads_headers(&self) -> bool {
         let header = |source: &Source| matches!(source, Source::Header(_));
         let own = [&self.entity, &self.sequence, &self.event_id];
-        self.handler.sees_records()
+        // How a CloudEvent comes is in a header.
+        matches!(self.format, Format::CloudEvents)
+            || self
+                .types
+                .as_ref()
+                .is_some_and(|types| header(&types.source))
+            || self.handler.sees_records()
             || own.into_iter().flatten().any(header)
             || self.columns.iter().any(|column| header(&column.source))
     }
@@ -386,8 +497,12 @@ impl Projection {
         };
         let mut topics = self.topics.clone();
         topics.sort();
+        let types = match &self.types {
+            Some(types) => format!("; type {}", types.source),
+            None => String::new(),
+        };
         format!(
-            "version {}; topics {}; gate {}; entity {}; sequence {}; event_id {}",
+            "version {}; topics {}; gate {}; entity {}; sequence {}; event_id {}{types}",
             self.version,
             topics.join(" "),
             self.gate,
@@ -403,8 +518,17 @@ impl Projection {
     /// from going on: a statement that is repaired must be able to.
     pub(crate) fn statements(&self) -> String {
         let (columns, tombstones, seed) = (&self.columns, self.tombstones, &self.seed);
-        let handler = self.handler.statements();
-        format!("columns {columns:?}; tombstones {tombstones:?}; seed {seed:?}; {handler}")
+        let format = match &self.format {
+            Format::Json => "json",
+            Format::Avro(_) => "avro",
+            Format::CloudEvents => "cloudevents",
+            Format::Debezium(_) => "debezium",
+        };
+        let schema = self.format.avro().map(|avro| &avro.schema);
+        let (types, handler) = (&self.types, self.handler.statements());
+        format!(
+            "format {format} {schema:?}; columns {columns:?}; types {types:?}; tombstones {tombstones:?}; seed {seed:?}; {handler}"
+        )
     }
 
     /// Contradictions in the definition.

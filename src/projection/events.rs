@@ -43,9 +43,13 @@ pub(crate) struct Events<'a> {
     pub(crate) sequences: Vec<Option<i64>>,
     pub(crate) event_ids: TextColumn,
     pub(crate) columns: Vec<ColumnData>,
+    /// Each event's type, as its place among those that the projection knows.
+    pub(crate) types: Vec<Option<u16>>,
     pub(crate) filtered: Vec<bool>,
     /// Those that cannot be applied, as far as that is known, by their place.
     pub(crate) rejected: BTreeMap<Ref, Rejection>,
+    /// The first of them that must not be parked: its partition halts.
+    pub(crate) halts_at: Option<Ref>,
 }
 
 impl<'a> Events<'a> {

@@ -11,7 +11,7 @@ mod fold;
 mod handler;
 mod registry;
 
-pub use column::{Column, ColumnType};
+pub use column::{Column, ColumnType, TimeUnit};
 pub use context::{Context, Savepoint};
 pub use definition::{
     First, Gate, OnFailure, ParkingLimits, Projection, Source, Start, Tombstones,
@@ -25,6 +25,9 @@ pub use crate::types::Message;
 
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};
-pub(crate) use definition::{TOPIC_CURE, is_identifier, is_near, is_topic};
+pub(crate) use definition::{
+    AvroFormat, Format, Framing, TOPIC_CURE, Types, UnknownType, ValueLimits, is_identifier,
+    is_near, is_topic,
+};
 pub(crate) use events::{Events, Outcome, Ref, Share};
 pub(crate) use handler::Handler;

@@ -43,13 +43,18 @@ impl Redriver<'_> {
         connection: &mut PgConnection,
         numbers: &[i64],
     ) -> Result<Vec<(i64, String)>, RedriveError> {
-        let generation = self.generation(connection).await?;
-        let name = &self.projection.name;
-        let path = transaction::search_path(&generation.schema_name, &[]);
-        let application = format!("tidegate {} adopt {name}", self.owner);
-        transaction::begin(connection, &path, &application, &self.timeouts).await?;
-        let done = self.adopt_in(connection, &generation, numbers).await;
-        end(connection, done, AROUND_COMMIT).await
+        loop {
+            let generation = self.generation(connection).await?;
+            let name = &self.projection.name;
+            let path = transaction::search_path(&generation.schema_name, &[]);
+            let application = format!("tidegate {} adopt {name}", self.owner);
+            transaction::begin(connection, &path, &application, &self.timeouts).await?;
+            let done = self.adopt_in(connection, &generation, numbers).await;
+            match end(connection, done, AROUND_COMMIT).await {
+                Err(RedriveError::Schemas(schemas)) => self.learn(&schemas).await?,
+                done => return done,
+            }
+        }
     }
 
     async fn adopt_in(
@@ -62,7 +67,7 @@ impl Redriver<'_> {
         transaction::open_apply(connection, name, "auto").await?;
         self.check(connection, generation).await?;
         let letters = dead_letter::by_number(connection, name, number, numbers).await?;
-        let events = self.decode(&letters);
+        let events = self.decode(&letters)?;
         let mut adopted = Vec::new();
         for (event, letter) in (0..).zip(&letters) {
             let entity = events.readable_entity(event).filter(|e| !e.is_empty());

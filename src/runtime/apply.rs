@@ -22,7 +22,7 @@ use super::claim::Role;
 use super::dead_letter_topic;
 use super::history;
 use super::parking;
-use crate::codec::Decoder;
+use crate::codec::{Decoder, Unread};
 use crate::engine::Class;
 use crate::engine::parking::{Brake, Reason, Rejection};
 use crate::engine::redact::Secrets;
@@ -111,6 +111,8 @@ pub(crate) enum Failure {
         /// What becomes of it once it is known to be the one.
         then: Then,
     },
+    /// A record cannot be read as long as its schema is not known.
+    Waits { at: Ref, why: String },
     /// Something is to be parked, and its headers were not read. Fetch again, with headers.
     NeedsHeaders,
     /// The handler failed in a way that is not a record's fault.
@@ -153,7 +155,7 @@ impl Failure {
     /// Whether a ROLLBACK makes the connection good again.
     pub(super) fn leaves_connection_usable(&self) -> bool {
         match self {
-            Self::Rejected { .. } | Self::NeedsHeaders | Self::Refused => true,
+            Self::Rejected { .. } | Self::Waits { .. } | Self::NeedsHeaders | Self::Refused => true,
             Self::Handler { usable, .. } => *usable,
             Self::Store(error) => error.connection_is_usable(),
             Self::Slow(_) | Self::Unknown(_) => false,
@@ -164,6 +166,20 @@ impl Failure {
 impl From<store::Error> for Failure {
     fn from(error: store::Error) -> Self {
         Self::Store(error)
+    }
+}
+
+impl From<Unread> for Failure {
+    fn from(Unread { at, why }: Unread) -> Self {
+        match why.class {
+            Class::Transient => Self::Waits { at, why: why.why },
+            // Never parked: no record is at fault (I10).
+            Class::Terminal | Class::Halt => Self::Rejected {
+                at: Some(at),
+                rejection: Rejection::new(Reason::Undecodable, why.why),
+                then: Then::Halt,
+            },
+        }
     }
 }
 
@@ -206,8 +222,15 @@ pub(crate) async fn apply(
     found: Option<Rejection>,
 ) -> (Option<PgConnection>, Result<Applied, Failure>) {
     let mut connection = connection;
-    let shares = parts.iter().map(|part| (part.partition, part.records));
-    let mut events = applier.decoder.decode(shares);
+    let shares: Vec<(&TopicPartition, &[Record])> = parts
+        .iter()
+        .map(|part| (part.partition, part.records))
+        .collect();
+    // Whoever must be asked for a schema is asked here, where no lock is held (I10).
+    let mut events = match applier.decoder.read(&shares).await {
+        Ok(events) => events,
+        Err(unread) => return (Some(connection), Err(unread.into())),
+    };
     // The only record of its batch: it has failed before.
     if let Some(found) = found {
         events.rejected.insert(0, found);

@@ -16,6 +16,12 @@ pub(super) fn allowed(applier: &Applier<'_>, events: &Events<'_>) -> Result<(), 
     let Some((at, rejection)) = events.rejected.first_key_value() else {
         return Ok(());
     };
+    if let Some((at, rejection)) = events
+        .halts_at
+        .and_then(|at| Some((at, events.rejected.get(&at)?)))
+    {
+        return Err(halt(at, rejection.reason, rejection.detail.clone()));
+    }
     may_park(applier, *at, rejection)?;
     let failed = (0..events.records.len() as Ref).map(|event| events.rejected.contains_key(&event));
     if let Some((index, why)) = applier.brake.clone().take(failed) {

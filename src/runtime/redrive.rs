@@ -12,12 +12,13 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::apply::{Failure, Generation, MessageStream, effects, failure_of, stays_inside};
 use super::claim::Role;
-use crate::codec::Decoder;
+use crate::codec::{Decoder, UnknownSchemas};
 use crate::engine::gate::{self, Admission, Standing};
 use crate::engine::parking::{Reason, Rejection};
 use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::projection::{Emitted, Events, First, Gate, HandlerError, Outcome, Projection, Ref};
+use crate::registry::Unavailable;
 use crate::store::dead_letter::{self, Waits};
 use crate::store::position::Expected;
 use crate::store::{self, Offsets, Timeouts, held, inbox, outbox, transaction};
@@ -101,6 +102,11 @@ pub(crate) enum RedriveError {
     Refused,
     #[error("{0}")]
     Handler(String),
+    /// Its schemas must be asked for, outside of the transaction; then again.
+    #[error("a record was written with a schema that is not known here")]
+    Schemas(UnknownSchemas),
+    #[error("{}", .0.why)]
+    Unavailable(Unavailable),
     #[error(transparent)]
     Store(#[from] store::Error),
 }
@@ -251,21 +257,25 @@ impl Redriver<'_> {
         queue: &Queue,
         max: usize,
     ) -> Result<Step, Stopped> {
-        let generation = self.generation(connection).await?;
         let limit = self.timeouts.transaction();
-        let done = tokio::time::timeout(
-            limit,
-            self.in_transaction(connection, &generation, queue, max),
-        )
-        .await;
-        match done {
-            Ok(Ok(step)) => Ok(step),
-            Ok(Err(stopped)) => {
-                // The dropped transaction's ROLLBACK goes out with the next word.
-                let _ = tokio::time::timeout(limit, connection.ping()).await;
-                Err(stopped)
+        loop {
+            let generation = self.generation(connection).await?;
+            let done = tokio::time::timeout(
+                limit,
+                self.in_transaction(connection, &generation, queue, max),
+            )
+            .await;
+            let stopped = match done {
+                Ok(Ok(step)) => return Ok(step),
+                Ok(Err(stopped)) => stopped,
+                Err(_) => return Err(store::Error::Deadline("a redrive", limit).into()),
+            };
+            // The dropped transaction's ROLLBACK goes out with the next word.
+            let _ = tokio::time::timeout(limit, connection.ping()).await;
+            match stopped {
+                Stopped::Error(RedriveError::Schemas(schemas)) => self.learn(&schemas).await?,
+                stopped => return Err(stopped),
             }
-            Err(_) => Err(store::Error::Deadline("a redrive", limit).into()),
         }
     }
 
@@ -307,7 +317,7 @@ impl Redriver<'_> {
                 dead_letter::queue(connection, name, number, &entities, max, by_sequence).await?
             }
         };
-        let mut events = self.decode(&letters);
+        let mut events = self.decode(&letters)?;
         refuse_strangers(&letters, &mut events);
         let order = events.by_entity();
         let given_up = match projection.gate {
@@ -449,11 +459,18 @@ impl Redriver<'_> {
         }
     }
 
-    pub(super) fn decode<'l>(&self, letters: &'l [Waits]) -> Events<'l> {
-        let shares = letters
+    pub(super) fn decode<'l>(&self, letters: &'l [Waits]) -> Result<Events<'l>, RedriveError> {
+        let shares: Vec<_> = letters
             .iter()
-            .map(|letter| (&letter.partition, std::slice::from_ref(&letter.record)));
-        self.decoder.decode(shares)
+            .map(|letter| (&letter.partition, std::slice::from_ref(&letter.record)))
+            .collect();
+        self.decoder.decode(&shares).map_err(RedriveError::Schemas)
+    }
+
+    /// Asks for schemas that letters were written with.
+    pub(super) async fn learn(&self, schemas: &UnknownSchemas) -> Result<(), RedriveError> {
+        let learned = self.decoder.learn(schemas).await;
+        learned.map_err(RedriveError::Unavailable)
     }
 
     /// The gate's decisions, per entity in the order of its queue, and where the gates stand afterwards.

@@ -88,7 +88,7 @@ impl<'p> Rehearsal<'p> {
             .ok_or_else(|| RehearsalError::Halts("there are no partitions to read".to_owned()))?;
         Ok(Self {
             projection,
-            decoder: Decoder::new(projection),
+            decoder: Decoder::unframed(projection),
             database,
             connection: Some(connection),
             generation,
@@ -242,7 +242,7 @@ fn why(failure: Failure) -> String {
     match failure {
         Failure::Rejected { rejection, .. } => rejection.detail,
         Failure::NeedsHeaders => "headers are needed".to_owned(),
-        Failure::Handler { why, .. } | Failure::Slow(why) => why,
+        Failure::Handler { why, .. } | Failure::Waits { why, .. } | Failure::Slow(why) => why,
         Failure::Store(error) | Failure::Unknown(error) => error.to_string(),
         Failure::Refused => {
             "the handler has ended the transaction: a COMMIT or ROLLBACK is not its to run"

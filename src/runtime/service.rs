@@ -28,6 +28,7 @@ use crate::kafka::{
     MemberError, MemberSettings, Neighbours,
 };
 use crate::projection::Projection;
+use crate::registry::Registry;
 use crate::relay::{Relay, Retention};
 use crate::store::migration::{self, State};
 use crate::store::{self, Database};
@@ -59,6 +60,8 @@ pub(crate) enum Error {
     Kafka(#[from] KafkaError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    #[error("schema registry: {0}")]
+    Registry(String),
     #[error("projection `{0}` cannot go on: {1}")]
     Member(String, MemberError),
     #[error("the member of projection `{0}` has left its group unasked")]
@@ -102,6 +105,8 @@ pub(super) struct Service {
     pub(super) owner: String,
     /// What no stored text may show.
     secrets: Arc<Secrets>,
+    /// For all projections: each schema is asked for once.
+    registry: Option<Arc<Registry>>,
     /// None if the database does not say which it is.
     tag: OnceLock<DatabaseTag>,
     /// Rings when a batch has put messages in the outbox.
@@ -189,8 +194,12 @@ pub(crate) async fn run_relay(config: Config, stop: CancellationToken) -> Result
 
 impl Service {
     pub(super) fn new(config: Config, stop: CancellationToken) -> Result<Self, Error> {
+        let database = Database::new(&config.postgres_url, config.timeouts)?;
+        let registry = config.schema_registry.clone();
+        let registry = registry.map(|settings| Registry::new(settings, database.clone()));
         Ok(Self {
-            database: Database::new(&config.postgres_url, config.timeouts)?,
+            registry: registry.transpose().map_err(Error::Registry)?.map(Arc::new),
+            database,
             cluster: Cluster::new(&config.kafka)?,
             owner: owner(),
             secrets: Arc::new(config.secrets()),
@@ -357,7 +366,7 @@ impl Service {
         inputs: Vec<Inputs>,
         member_gone: &CancellationToken,
     ) -> JoinSet<()> {
-        let decoder = Arc::new(Decoder::new(projection));
+        let decoder = Arc::new(Decoder::new(projection, self.registry.as_ref()));
         let mut writers = JoinSet::new();
         let (ids, topic_ids) = watch::channel(known);
         let topics = projection.topics.clone();

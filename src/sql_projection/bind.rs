@@ -14,6 +14,7 @@ pub(super) fn query<'q>(
     statement: &Statement,
     events: &Events<'_>,
     step: &[Ref],
+    types: &[String],
 ) -> Result<Bound<'q>, String> {
     let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
     let mut query = sqlx::query(statement.sql());
@@ -29,7 +30,7 @@ pub(super) fn query<'q>(
         for parameter in &relation.parameters {
             query = match parameter {
                 Parameter::Declared(column) => declared(query, &events.columns[*column], refs),
-                Parameter::Own(column) => own(query, OWN_COLUMNS[*column].0, events, refs)?,
+                Parameter::Own(column) => own(query, OWN_COLUMNS[*column].0, events, refs, types)?,
             };
         }
     }
@@ -48,7 +49,12 @@ fn declared<'q>(query: Bound<'q>, data: &ColumnData, refs: &[Ref]) -> Bound<'q> 
         ColumnData::Boolean(values) => query.bind(pick(values, refs)),
         ColumnData::Uuid(values) => query.bind(pick(values, refs)),
         ColumnData::Timestamptz(values) => query.bind(pick(values, refs)),
+        ColumnData::Timestamp(values) => query.bind(pick(values, refs)),
         ColumnData::Date(values) => query.bind(pick(values, refs)),
+        ColumnData::Bytea(values) => {
+            let bytes = refs.iter().map(|event| values[*event as usize].clone());
+            query.bind(bytes.collect::<Vec<_>>())
+        }
         ColumnData::Text(values) => {
             let texts = refs.iter().map(|event| values.get(*event as usize));
             bind_texts(query, texts.collect())
@@ -65,6 +71,7 @@ fn own<'q>(
     column: &str,
     events: &Events<'_>,
     refs: &[Ref],
+    types: &[String],
 ) -> Result<Bound<'q>, String> {
     Ok(match column {
         "_ref" => query.bind(
@@ -99,6 +106,21 @@ fn own<'q>(
             refs.iter()
                 .map(|event| events.records[*event as usize].time())
                 .collect::<Vec<_>>(),
+        ),
+        "_type" => {
+            let name = |event: &Ref| {
+                Some(
+                    types
+                        .get(usize::from(events.types[*event as usize]?))?
+                        .as_str(),
+                )
+            };
+            bind_texts(query, refs.iter().map(name).collect())
+        }
+        "_tombstone" => query.bind(
+            refs.iter()
+                .map(|event| events.records[*event as usize].value().is_none())
+                .collect::<Vec<bool>>(),
         ),
         other => return Err(format!("no such column: {other}")),
     })

@@ -13,6 +13,7 @@ mod check;
 mod lexer;
 mod message;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -34,10 +35,12 @@ pub(crate) struct SqlText {
     pub(crate) label: String,
     /// One event of an entity at a time: for statements that are not a fold.
     pub(crate) per_event: bool,
+    /// The types of event that it sees, by their place among those the projection knows; none for all.
+    pub(crate) types: Option<Vec<u16>>,
 }
 
 /// What a statement can name besides the declared columns.
-pub(crate) const OWN_COLUMNS: [(&str, &str); 7] = [
+pub(crate) const OWN_COLUMNS: [(&str, &str); 9] = [
     ("_ref", "bigint"),
     ("_entity", "text"),
     ("_sequence", "bigint"),
@@ -45,6 +48,8 @@ pub(crate) const OWN_COLUMNS: [(&str, &str); 7] = [
     ("_partition", "integer"),
     ("_offset", "bigint"),
     ("_timestamp", "timestamptz"),
+    ("_type", "text"),
+    ("_tombstone", "boolean"),
 ];
 
 /// One array that is sent with a statement.
@@ -88,6 +93,8 @@ pub(crate) struct Emit {
 pub(crate) struct SqlProjection {
     pub(crate) applies: Vec<Statement>,
     pub(crate) emits: Vec<Emit>,
+    /// The types of event that the projection knows.
+    pub(crate) types: Vec<String>,
 }
 
 impl Statement {
@@ -179,6 +186,14 @@ impl Statement {
         self.text.per_event
     }
 
+    /// Whether it sees an event of this type.
+    fn sees(&self, of: Option<u16>) -> bool {
+        match &self.text.types {
+            None => true,
+            Some(types) => of.is_some_and(|of| types.contains(&of)),
+        }
+    }
+
     /// The whole statement, as it is sent.
     pub(crate) fn sql(&self) -> AssertSqlSafe<Arc<str>> {
         AssertSqlSafe(Arc::clone(&self.wrapped))
@@ -203,9 +218,18 @@ impl Statement {
 }
 
 impl SqlProjection {
-    fn per_event(&self) -> bool {
+    fn all_statements(&self) -> impl Iterator<Item = &Statement> {
         let emits = self.emits.iter().map(|emit| &emit.statement);
-        self.applies.iter().chain(emits).any(|s| s.text.per_event)
+        self.applies.iter().chain(emits)
+    }
+
+    fn per_event(&self) -> bool {
+        self.all_statements().any(|s| s.text.per_event)
+    }
+
+    /// Whether statements see only some types of event.
+    fn has_types(&self) -> bool {
+        self.all_statements().any(|s| s.text.types.is_some())
     }
 
     async fn apply_steps(
@@ -214,11 +238,17 @@ impl SqlProjection {
         batch: &Batch<'_>,
     ) -> Result<(), HandlerError> {
         let events = batch.events;
-        if !self.per_event() {
-            return self.apply_step(ctx, batch, batch.by_entity).await;
-        }
         let same = |a: Ref, b: Ref| events.entity(a) == events.entity(b);
-        for step in steps::one_event_per_entity(batch.by_entity, same) {
+        let steps = match (self.per_event(), self.has_types()) {
+            (false, false) => return self.apply_step(ctx, batch, batch.by_entity).await,
+            (true, _) => steps::one_event_per_entity(batch.by_entity, same),
+            // An entity's events reach their statements in the order in which they came.
+            (false, true) => {
+                let of = |event: Ref| events.types[event as usize];
+                steps::runs(batch.by_entity, same, |a, b| of(a) == of(b))
+            }
+        };
+        for step in steps {
             self.apply_step(ctx, batch, &step).await?;
         }
         Ok(())
@@ -231,24 +261,45 @@ impl SqlProjection {
         step: &[Ref],
     ) -> Result<(), HandlerError> {
         for statement in &self.applies {
-            bind::query(statement, batch.events, step)
+            let step = seen(statement, batch, step);
+            if step.is_empty() {
+                continue;
+            }
+            bind::query(statement, batch.events, &step, &self.types)
                 .map_err(|error| HandlerError::new(Class::Halt, error.to_string()))?
                 .execute(ctx.connection())
                 .await
                 .map_err(|error| statement.failed(error))?;
         }
         for emit in &self.emits {
-            let rows = bind::query(&emit.statement, batch.events, step)
+            let step = seen(&emit.statement, batch, step);
+            if step.is_empty() {
+                continue;
+            }
+            let rows = bind::query(&emit.statement, batch.events, &step, &self.types)
                 .map_err(|error| HandlerError::new(Class::Halt, error.to_string()))?
                 .fetch_all(ctx.connection())
                 .await
                 .map_err(|error| emit.statement.failed(error))?;
-            for (reference, message) in message::read(emit, &rows, step)? {
+            for (reference, message) in message::read(emit, &rows, &step)? {
                 ctx.emit_ref(reference, &emit.name, message)?;
             }
         }
         Ok(())
     }
+}
+
+/// The events of a step that a statement sees.
+fn seen<'s>(statement: &Statement, batch: &Batch<'_>, step: &'s [Ref]) -> Cow<'s, [Ref]> {
+    if statement.text.types.is_none() {
+        return Cow::Borrowed(step);
+    }
+    let types = &batch.events.types;
+    let seen = step.iter().copied();
+    Cow::Owned(
+        seen.filter(|event| statement.sees(types[*event as usize]))
+            .collect(),
+    )
 }
 
 impl Handler for SqlProjection {
@@ -263,16 +314,20 @@ impl Handler for SqlProjection {
             .iter()
             .map(|e| (&*e.name, &*e.topic, &e.statement));
         let text = |(name, topic, statement): (&str, &str, &Statement)| {
-            let SqlText { sql, per_event, .. } = &statement.text;
-            format!("{name:?} {topic:?} {per_event} {sql:?}; ")
+            let SqlText {
+                sql,
+                per_event,
+                types,
+                ..
+            } = &statement.text;
+            format!("{name:?} {topic:?} {per_event} {types:?} {sql:?}; ")
         };
         applies.chain(emits).map(text).collect()
     }
 
     fn any_plan_will_do(&self) -> bool {
-        let emits = self.emits.iter().map(|emit| &emit.statement);
-        let mut all = self.applies.iter().chain(emits);
-        all.all(|statement| statement.reads_one_relation)
+        self.all_statements()
+            .all(|statement| statement.reads_one_relation)
     }
 
     fn apply<'a>(

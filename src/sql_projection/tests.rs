@@ -12,6 +12,8 @@ fn columns() -> Vec<Column> {
         column_type,
         source: Source::Key,
         nullable: false,
+        default: None,
+        unit: None,
     };
     vec![
         column("account", ColumnType::Uuid),
@@ -25,6 +27,7 @@ fn statement(sql: &str) -> Result<Statement, (String, usize)> {
         sql: sql.to_owned(),
         label: "apply 1".to_owned(),
         per_event: false,
+        types: None,
     };
     Statement::new(text, &columns())
 }
@@ -99,7 +102,7 @@ fn both_relations_have_arrays_of_their_own() {
 fn a_with_is_spliced() {
     check(
         "WITH x AS (SELECT _ref FROM events) SELECT * FROM x",
-        "WITH events AS (SELECT unnest($1::uuid[]) AS account, unnest($2::text[])::numeric AS amount, unnest($3::text[])::jsonb AS memo, unnest($4::bigint[]) AS _ref, unnest($5::text[]) AS _entity, unnest($6::bigint[]) AS _sequence, unnest($7::text[]) AS _topic, unnest($8::integer[]) AS _partition, unnest($9::bigint[]) AS _offset, unnest($10::timestamptz[]) AS _timestamp),  x AS (SELECT _ref FROM events) SELECT * FROM x",
+        "WITH events AS (SELECT unnest($1::uuid[]) AS account, unnest($2::text[])::numeric AS amount, unnest($3::text[])::jsonb AS memo, unnest($4::bigint[]) AS _ref, unnest($5::text[]) AS _entity, unnest($6::bigint[]) AS _sequence, unnest($7::text[]) AS _topic, unnest($8::integer[]) AS _partition, unnest($9::bigint[]) AS _offset, unnest($10::timestamptz[]) AS _timestamp, unnest($11::text[]) AS _type, unnest($12::boolean[]) AS _tombstone),  x AS (SELECT _ref FROM events) SELECT * FROM x",
     );
     check(
         "/* c */ with /* d */ Recursive r AS (SELECT _ref FROM events) SELECT _ref FROM r",
@@ -336,6 +339,7 @@ fn per_event_allows_any_update() {
         sql: "UPDATE b SET x = amount FROM events".to_owned(),
         label: "apply 1".to_owned(),
         per_event: true,
+        types: None,
     };
     assert!(Statement::new(text, &columns()).is_ok());
 }

@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 8] = [
+const MIGRATIONS: [(i64, &str, &str); 9] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -41,6 +41,11 @@ const MIGRATIONS: [(i64, &str, &str); 8] = [
         8,
         "rebuild",
         include_str!("../../migrations/0008_rebuild.sql"),
+    ),
+    (
+        9,
+        "registry schema",
+        include_str!("../../migrations/0009_registry_schema.sql"),
     ),
 ];
 

@@ -23,6 +23,7 @@ pub(crate) mod outbox_retention;
 pub(crate) mod position;
 pub(crate) mod projection;
 pub(crate) mod quarantine;
+pub(crate) mod registry_schema;
 pub(crate) mod relay;
 pub(crate) mod relay_quarantine;
 pub(crate) mod schema;

@@ -69,3 +69,10 @@ pub(crate) fn not_sent(reason: &'static str) {
 pub(crate) fn quarantined(reason: &'static str, messages: usize) {
     counter!(QUARANTINED, "reason" => reason).increment(messages as u64);
 }
+
+/// Questions to the schema registry, by outcome.
+const REGISTRY: &str = "tidegate_schema_registry_requests_total";
+
+pub(crate) fn registry_asked(outcome: &'static str) {
+    counter!(REGISTRY, "outcome" => outcome).increment(1);
+}

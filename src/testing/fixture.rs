@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::{Given, Test};
+use crate::avro;
 use crate::projection::Projection;
 
 /// A file of tests.
@@ -42,7 +43,7 @@ struct Event {
     #[serde(default)]
     partition: i32,
     key: Option<String>,
-    /// As JSON.
+    /// As JSON; written with the projection's schema where its values are Avro.
     value: Option<Value>,
     /// Byte for byte: what is not JSON, or must be written in just this way.
     text: Option<String>,
@@ -104,10 +105,16 @@ fn parse(text: &str) -> Result<Vec<Case>, String> {
 
 impl Case {
     /// The test of this projection.
-    pub(crate) fn of<'p>(&self, projection: &'p Projection) -> Test<'p> {
+    ///
+    /// # Errors
+    /// An event whose value the projection's schema cannot write.
+    pub(crate) fn of<'p>(&self, projection: &'p Projection) -> Result<Test<'p>, String> {
         let mut test = Test::of(projection).prepare(&self.prepare);
-        for event in &self.given {
-            test = test.given(event.given());
+        for (number, event) in (1..).zip(&self.given) {
+            let given = event.given(projection);
+            test = test.given(
+                given.map_err(|why| format!("test \"{}\", event {number}: {why}", self.name))?,
+            );
         }
         for (table, rows) in &self.then.tables {
             test = test.then(table, rows.clone());
@@ -121,14 +128,17 @@ impl Case {
         if let Some(seed) = self.seed {
             test = test.seed(seed);
         }
-        test.then_parked(self.then.parked)
+        Ok(test.then_parked(self.then.parked))
     }
 }
 
 impl Event {
-    fn given(&self) -> Given {
+    fn given(&self, projection: &Projection) -> Result<Given, String> {
         let mut given = match (&self.value, &self.text) {
-            (Some(value), _) => Given::json(value.clone()),
+            (Some(value), _) => match projection.format.avro() {
+                None => Given::json(value.clone()),
+                Some(format) => Given::bytes(avro::encode(&format.schema, value)?),
+            },
             (None, Some(text)) => Given::bytes(&**text),
             (None, None) => Given::default(),
         };
@@ -142,10 +152,10 @@ impl Event {
         for (name, value) in &self.headers {
             given = given.header(name, &**value);
         }
-        match self.timestamp {
+        Ok(match self.timestamp {
             Some(time) => given.timestamp_ms(time),
             None => given,
-        }
+        })
     }
 }
 

@@ -19,6 +19,8 @@ mod harness;
 mod failpoint;
 
 mod apply;
+mod avro;
+mod avro_ledger;
 mod chaos;
 mod cli;
 mod crash;
@@ -27,6 +29,7 @@ mod dead_letters;
 mod durability;
 mod explain;
 mod fence;
+mod formats;
 mod gate;
 mod group;
 mod handlers;

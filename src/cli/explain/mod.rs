@@ -10,7 +10,10 @@ use sqlx::PgConnection;
 use super::dead_letters::find;
 use super::output::time;
 use super::skip::partition;
-use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database, projections};
+use super::{
+    CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database, projections,
+    schema_registry,
+};
 use crate::projection::Registry;
 use crate::store::dead_letter::Kept;
 use crate::store::history::Drop;
@@ -66,11 +69,27 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         }
         _ => log::InLog::default(),
     };
-    let mut connection = connect(&database(&config)?).await?;
+    let database = database(&config)?;
+    let content = match &arguments.record {
+        Some((partition, _)) => {
+            let registry = schema_registry(&config, &database)?;
+            record::content(projection, registry.as_ref(), partition, &in_log).await
+        }
+        None => record::Content::default(),
+    };
+    let mut connection = connect(&database).await?;
     let generation = begin(&mut connection, projection.name()).await?;
     let answer = match (&arguments.record, &arguments.entity) {
         (Some((partition, offset)), _) => {
-            record::answer(&mut connection, projection, partition, *offset, in_log).await?
+            record::answer(
+                &mut connection,
+                projection,
+                partition,
+                *offset,
+                in_log,
+                content,
+            )
+            .await?
         }
         (None, Some(entity)) => {
             entity::answer(&mut connection, projection, generation, entity).await?

@@ -1,5 +1,7 @@
 //! What happened to one record.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
@@ -13,6 +15,7 @@ use crate::cli::{CODE_NEEDS_A_PERSON, Failed};
 use crate::codec::Decoder;
 use crate::engine::explain::{Facts, Log, Totals, Verdict, explain};
 use crate::projection::{Gate, Projection};
+use crate::registry::Registry as SchemaRegistry;
 use crate::store::dead_letter::{self, Kept, OfEntity};
 use crate::store::gate::{self, Stands};
 use crate::store::history::{self, Batch, Drop};
@@ -24,7 +27,7 @@ use crate::types::TopicPartition;
 
 /// What the record itself says, if it could be read.
 #[derive(Default)]
-struct Content {
+pub(super) struct Content {
     entity: Option<String>,
     sequence: Option<i64>,
     event_id: Option<String>,
@@ -58,6 +61,7 @@ pub(super) async fn answer(
     partition: &TopicPartition,
     offset: i64,
     in_log: InLog,
+    content: Content,
 ) -> Result<Answer, Failed> {
     let mut passed = position::history(connection, projection.name(), partition).await?;
     if passed.is_empty() {
@@ -88,7 +92,7 @@ pub(super) async fn answer(
         dropped: history::dropped_of_record(connection, &record).await?,
         live,
         earlier: passed,
-        content: content(projection, partition, &in_log),
+        content,
         stands: None,
         taken_in: None,
         log: in_log.log,
@@ -112,12 +116,21 @@ pub(super) async fn answer(
     })
 }
 
-fn content(projection: &Projection, partition: &TopicPartition, in_log: &InLog) -> Content {
+/// Reads the record. Asks for its schema, so not while a transaction is open.
+pub(super) async fn content(
+    projection: &Projection,
+    registry: Option<&Arc<SchemaRegistry>>,
+    partition: &TopicPartition,
+    in_log: &InLog,
+) -> Content {
     let Some(record) = &in_log.record else {
         return Content::default();
     };
-    let decoder = Decoder::new(projection);
-    let events = decoder.decode([(partition, std::slice::from_ref(record))]);
+    let decoder = Decoder::new(projection, registry);
+    let shares = [(partition, std::slice::from_ref(record))];
+    let Ok(events) = decoder.read(&shares).await else {
+        return Content::default();
+    };
     Content {
         entity: events.readable_entity(0).map(str::to_owned),
         sequence: events.sequences[0],

@@ -393,6 +393,7 @@ impl Writer {
     ) {
         let mut recovered: Vec<&TopicPartition> = Vec::new();
         for (partition, count, to) in moved {
+            work.schema_waits.remove(partition);
             if let Some(State::Running(running)) = work.partitions.get_mut(partition) {
                 running.held.remove(*count);
                 running.next = *to;

@@ -1,6 +1,6 @@
 //! What a failed batch means: again, smaller, halted, or claimed anew.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing::{error, info, warn};
 use uuid::Uuid;
@@ -16,6 +16,10 @@ use crate::store;
 use crate::store::position::{self, Condition};
 use crate::telemetry;
 use crate::types::{NextOffset, Record, TopicPartition};
+
+/// How long at least, and at most, until a registry is asked for a schema again.
+const SCHEMA_PAUSE_MIN: Duration = Duration::from_millis(100);
+const SCHEMA_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 impl Writer {
     pub(super) async fn batch_failed(
@@ -35,6 +39,7 @@ impl Writer {
             } => {
                 self.isolate(work, moved, at, rejection, then).await;
             }
+            Failure::Waits { at, why } => self.wait_for_schema(work, moved, at, &why).await,
             Failure::NeedsHeaders => {
                 work.with_headers = true;
                 info!(
@@ -102,6 +107,50 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// A partition waits for the schema of its next record, once all before it is applied; others go on.
+    async fn wait_for_schema(
+        &self,
+        work: &mut Work,
+        moved: &[(TopicPartition, usize, NextOffset)],
+        at: u32,
+        why: &str,
+    ) {
+        work.held_since = Some(Instant::now());
+        let mut first: usize = 0;
+        let holds = |(_, count, _): &&(TopicPartition, usize, NextOffset)| {
+            let share = first..first + count;
+            first = share.end;
+            share.contains(&(at as usize))
+        };
+        let Some((partition, count, _)) = moved.iter().find(holds) else {
+            return;
+        };
+        let before = at as usize + count - first;
+        let Some(State::Running(running)) = work.partitions.get_mut(partition) else {
+            return;
+        };
+        if before > 0 {
+            running.limit = Some(before);
+            return;
+        }
+        let failures = work.schema_waits.entry(partition.clone()).or_default();
+        *failures = failures.saturating_add(1);
+        let why = format!("attempt {failures}: {why}");
+        let delay = backoff::delay(*failures, fastrand::f64());
+        let delay = delay.clamp(SCHEMA_PAUSE_MIN, SCHEMA_PAUSE_MAX);
+        warn!(projection = self.projection.name, %partition, why, "waiting for a schema");
+        let claim = running.claim.clone();
+        self.member.unfetch(partition);
+        let state = match self.say(work, partition, Condition::Retrying, &why).await {
+            true => State::Halted {
+                claim,
+                again: Some(Instant::now() + delay),
+            },
+            false => State::claim_at(Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY)),
+        };
+        work.partitions.insert(partition.clone(), state);
     }
 
     /// Halts all partitions of a batch: what went wrong is no single record's fault.

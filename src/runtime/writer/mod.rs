@@ -212,6 +212,8 @@ struct Work {
     unknown: Option<Uuid>,
     /// Counts records that cannot be applied.
     brake: Brake,
+    /// How often in a row a partition's next record had a schema that could not be asked for.
+    schema_waits: BTreeMap<TopicPartition, u32>,
     /// Records are fetched with their headers.
     with_headers: bool,
     /// Positions have moved that a crash of Postgres may take back: not to be mirrored yet.
@@ -243,6 +245,7 @@ impl Writer {
             drained: now,
             unknown: None,
             brake: Brake::new(parking.consecutive_max, parking.share_max),
+            schema_waits: BTreeMap::new(),
             with_headers: self.projection.reads_headers(),
             unconfirmed: false,
             turn: 0,

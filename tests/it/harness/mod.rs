@@ -9,6 +9,7 @@ mod kafka;
 mod ledger;
 mod process;
 mod proxy;
+mod registry;
 mod route;
 mod servers;
 mod watch;
@@ -28,8 +29,9 @@ pub(crate) use kafka::{
 pub(crate) use ledger::{Expected, Feeder, Message, Stream, message_id};
 pub(crate) use process::{Launch, Output, Process};
 pub(crate) use proxy::{Proxy, Trouble};
+pub(crate) use registry::{Mood, SchemaRegistry};
 pub(crate) use route::Route;
-pub(crate) use servers::{KafkaServer, PostgresServer, Servers};
+pub(crate) use servers::{KafkaServer, PostgresServer, RegistryServer, Servers};
 pub(crate) use watch::Watch;
 pub(crate) use world::World;
 

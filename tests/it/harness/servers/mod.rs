@@ -6,6 +6,7 @@
 
 mod kafka;
 mod postgres;
+mod registry;
 
 use std::net::TcpListener;
 use std::process::{Child, Command};
@@ -15,6 +16,7 @@ use sqlx::postgres::PgConnectOptions;
 
 pub(crate) use kafka::KafkaServer;
 pub(crate) use postgres::PostgresServer;
+pub(crate) use registry::RegistryServer;
 
 use super::{Kafka, Route, required};
 

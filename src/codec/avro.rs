@@ -1,0 +1,238 @@
+//! Values in Avro: which schema wrote them, and how that is read by the projection's.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::UnknownSchemas;
+use super::json::tokens;
+use crate::avro::{Datum, Limits, Plan, Schema, Wanted};
+use crate::projection::{AvroFormat, Framing, ValueLimits};
+use crate::registry::{Known, Registry, Unavailable};
+use crate::types::{Record, TopicPartition};
+
+/// How a value that was written with some schema is read, or why it cannot be.
+type Planned = Arc<Result<Plan, String>>;
+
+/// The plans that the records of a batch need, by what names the schema.
+#[derive(Debug, Default)]
+pub(super) struct Plans(HashMap<u64, Planned>);
+
+/// Decodes values by one schema, whatever they were written with.
+#[derive(Debug)]
+pub(super) struct AvroDecoder {
+    schema: Arc<Schema>,
+    framing: Frame,
+    wanted: Vec<Wanted>,
+    limits: Limits,
+    registry: Option<Arc<Registry>>,
+    /// Made so far.
+    plans: RwLock<HashMap<u64, Planned>>,
+}
+
+/// How a value names its schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Frame {
+    Confluent,
+    SingleObject,
+    Raw,
+}
+
+/// What begins a value of single-object encoding.
+const SINGLE_OBJECT: [u8; 2] = [0xc3, 0x01];
+
+impl AvroDecoder {
+    pub(super) fn new(
+        format: &AvroFormat,
+        pointers: &[super::json::Wanted],
+        limits: ValueLimits,
+        registry: Option<&Arc<Registry>>,
+    ) -> Self {
+        let wanted = pointers.iter().enumerate().map(|(slot, pointer)| Wanted {
+            path: tokens(&pointer.pointer).collect(),
+            slot,
+        });
+        let mut decoder = Self {
+            schema: Arc::clone(&format.schema),
+            framing: Frame::Raw,
+            wanted: wanted.collect(),
+            limits: Limits {
+                nesting_max: limits.nesting_max,
+                items_max: limits.items_max,
+                text_bytes_max: limits.bytes_max,
+            },
+            registry: registry.cloned(),
+            plans: RwLock::default(),
+        };
+        match &format.framing {
+            Framing::Confluent => decoder.framing = Frame::Confluent,
+            Framing::SingleObject(writers) => {
+                decoder.framing = Frame::SingleObject;
+                for writer in writers.iter().chain([&format.schema]) {
+                    decoder.plan(u64::from_le_bytes(writer.fingerprint()), writer);
+                }
+            }
+            Framing::Raw(writer) => {
+                decoder.plan(0, writer);
+            }
+        }
+        decoder
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.wanted.len()
+    }
+
+    /// Makes a plan and keeps it.
+    fn plan(&self, key: u64, writer: &Schema) -> Planned {
+        let plan = Plan::new(writer, &self.schema, &self.wanted);
+        let plan = plan.map_err(|why| match self.framing {
+            Frame::Confluent => format!("schema {key}: {why}"),
+            _ => why,
+        });
+        let plan = Arc::new(plan);
+        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+        plans.insert(key, Arc::clone(&plan));
+        plan
+    }
+
+    fn made(&self, key: u64) -> Option<Planned> {
+        let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
+        plans.get(&key).cloned()
+    }
+
+    pub(super) async fn learn(&self, ids: &BTreeSet<u32>) -> Result<(), Unavailable> {
+        match &self.registry {
+            // Rarely awaited, and large.
+            Some(registry) => Box::pin(registry.learn(ids)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Gathers the plans that the records need.
+    pub(super) fn plans(
+        &self,
+        shares: &[(&TopicPartition, &[Record])],
+    ) -> Result<Plans, UnknownSchemas> {
+        let mut plans = HashMap::new();
+        let mut unknown = BTreeMap::new();
+        let mut last = None;
+        let records = shares.iter().flat_map(|(_, records)| records.iter());
+        for (event, record) in (0..).zip(records) {
+            // What has no right frame is told when it is decoded.
+            let Some(Ok((key, _))) = record.value().map(|value| self.frame(value)) else {
+                continue;
+            };
+            if last == Some(key) || plans.contains_key(&key) {
+                continue;
+            }
+            last = Some(key);
+            let planned = match self.made(key) {
+                Some(planned) => planned,
+                None => match self.look_up(key) {
+                    Ok(planned) => planned,
+                    Err(id) => {
+                        unknown.entry(id).or_insert(event);
+                        continue;
+                    }
+                },
+            };
+            plans.insert(key, planned);
+        }
+        match unknown.is_empty() {
+            true => Ok(Plans(plans)),
+            false => Err(UnknownSchemas(unknown)),
+        }
+    }
+
+    fn look_up(&self, key: u64) -> Result<Planned, u32> {
+        let never = |why: &str| Ok(Arc::new(Err(why.to_owned())));
+        match (self.framing, u32::try_from(key), &self.registry) {
+            (Frame::Confluent, Ok(id), Some(registry)) => match registry.known(id) {
+                Some(Known::Schema(writer)) => Ok(self.plan(key, &writer)),
+                // Not kept: it may become known.
+                Some(Known::Not(why)) => never(&why),
+                None => Err(id),
+            },
+            (Frame::Confluent, ..) => never("there is no [schema_registry] to ask"),
+            _ => {
+                never("written with a schema whose fingerprint is none of those in `written_with`")
+            }
+        }
+    }
+
+    /// What names the schema, and the datum behind it.
+    fn frame<'p>(&self, value: &'p [u8]) -> Result<(u64, &'p [u8]), String> {
+        match self.framing {
+            Frame::Raw => Ok((0, value)),
+            Frame::Confluent => match value {
+                [] => Err(
+                    "the value is empty; expected Confluent's five bytes before Avro".to_owned(),
+                ),
+                [0, a, b, c, d, datum @ ..] => {
+                    Ok((u32::from_be_bytes([*a, *b, *c, *d]).into(), datum))
+                }
+                [0, ..] => Err(format!(
+                    "the value has {} bytes; a zero byte and a schema id alone are five: cut off",
+                    value.len()
+                )),
+                [first, ..] => Err(format!(
+                    "it begins with the byte {first:#04x}, not with the zero byte before a schema id{}",
+                    looks_like(value)
+                )),
+            },
+            Frame::SingleObject => {
+                let datum = value.strip_prefix(&SINGLE_OBJECT[..]);
+                match datum.and_then(|datum| datum.split_first_chunk::<8>()) {
+                    Some((fingerprint, datum)) => Ok((u64::from_le_bytes(*fingerprint), datum)),
+                    None if datum.is_some() => Err(
+                        "the value ends before its schema's fingerprint does: cut off".to_owned(),
+                    ),
+                    None => {
+                        let mut begin = String::new();
+                        for byte in value.iter().take(2) {
+                            let _ = write!(begin, " {byte:02x}");
+                        }
+                        Err(format!(
+                            "it begins with{begin}, not with the c3 01 of single-object encoding{}",
+                            looks_like(value)
+                        ))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fills the slots with what is wanted of a value.
+    pub(super) fn extract<'f>(
+        &self,
+        value: &'f [u8],
+        plans: &'f Plans,
+        found: &mut [Option<Datum<'f>>],
+    ) -> Result<(), String> {
+        let (key, datum) = self.frame(value)?;
+        let Some(planned) = plans.0.get(&key) else {
+            return Err("its schema is not known".to_owned());
+        };
+        match &**planned {
+            Err(why) => Err(why.clone()),
+            Ok(plan) => plan
+                .extract(datum, self.limits, found)
+                .map_err(|why| match self.framing {
+                    Frame::Confluent => format!("not what schema {key} writes: {why} of the datum"),
+                    _ => format!("not what its schema writes: {why} of the datum"),
+                }),
+        }
+    }
+}
+
+/// What a value may be that is not framed as it should be.
+fn looks_like(value: &[u8]) -> &'static str {
+    match value {
+        [b'{' | b'[', ..] => "; it looks like JSON",
+        [0xc3, 0x01, ..] => "; it looks like single-object encoding",
+        [0, _, _, _, _, ..] => "; it looks like Confluent's framing",
+        [b'O', b'b', b'j', 1, ..] => "; it looks like a whole Avro file",
+        _ => "",
+    }
+}

@@ -1,0 +1,97 @@
+//! Whether a schema has what a projection wants, told before any record comes.
+
+use super::json::tokens;
+use crate::avro::{Kind, Schema};
+use crate::projection::{ColumnType, is_near};
+
+/// What a path is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RoleOf {
+    /// An entity or an event id.
+    Identity,
+    Sequence,
+    Column(ColumnType),
+    /// A number that counts time.
+    Counted,
+}
+
+/// What keeps a schema's value at a path from being what is wanted; none if nothing does. With a cure after a
+/// semicolon.
+pub(crate) fn misfit(schema: &Schema, pointer: &str, role: RoleOf) -> Option<String> {
+    let path: Vec<String> = tokens(pointer).collect();
+    let kinds = match schema.at(&path) {
+        Ok(kinds) => kinds,
+        Err((step, names)) => {
+            let near = names.iter().find(|name| is_near(&step, name));
+            let cure = match (near, names.is_empty()) {
+                (Some(near), _) => format!("; did you mean `{near}`?"),
+                (None, false) => format!("; known are {}", names.join(", ")),
+                (None, true) => String::new(),
+            };
+            return Some(format!("the schema has no `{step}` at `{pointer}`{cure}"));
+        }
+    };
+    let other = kinds
+        .iter()
+        .find(|kind| **kind != Kind::Null && !takes(role, **kind));
+    let wanted = match role {
+        RoleOf::Identity => "a string, a UUID or an integer".to_owned(),
+        RoleOf::Sequence => "an integer".to_owned(),
+        RoleOf::Column(of) => of.to_string(),
+        RoleOf::Counted => "a number that counts time".to_owned(),
+    };
+    match other {
+        Some(kind) => Some(format!(
+            "the schema has {} at `{pointer}`, which cannot be {wanted}{}",
+            kind.name(),
+            cure(*kind)
+        )),
+        None if kinds == [Kind::Null] => {
+            Some(format!("the schema has nothing but null at `{pointer}`"))
+        }
+        None => None,
+    }
+}
+
+/// The column type that takes a kind of value best.
+fn cure(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Null => "",
+        Kind::Boolean => "; boolean can",
+        Kind::Integer => "; bigint can",
+        Kind::Float => "; double precision can",
+        Kind::Bytes => "; bytea can",
+        Kind::Text | Kind::Time | Kind::Duration => "; text can",
+        Kind::Date => "; date can",
+        Kind::Timestamp => "; timestamptz can",
+        Kind::LocalTimestamp => "; timestamp can",
+        Kind::Decimal => "; numeric can",
+        Kind::Uuid => "; uuid can",
+        Kind::Tree => "; jsonb can",
+    }
+}
+
+/// Whether a value of this kind can be what is wanted, as [`value`](super::value) converts it.
+fn takes(role: RoleOf, kind: Kind) -> bool {
+    let of = match role {
+        RoleOf::Identity => return matches!(kind, Kind::Text | Kind::Uuid | Kind::Integer),
+        RoleOf::Sequence => return matches!(kind, Kind::Integer | Kind::Text),
+        RoleOf::Counted => return kind == Kind::Integer,
+        RoleOf::Column(of) => of,
+    };
+    match of {
+        ColumnType::Bigint | ColumnType::Integer => kind == Kind::Integer,
+        ColumnType::Double => matches!(kind, Kind::Float | Kind::Integer),
+        ColumnType::Numeric => matches!(kind, Kind::Decimal | Kind::Integer | Kind::Text),
+        ColumnType::Boolean => kind == Kind::Boolean,
+        ColumnType::Text => {
+            matches!(kind, Kind::Text | Kind::Uuid | Kind::Time | Kind::Duration)
+        }
+        ColumnType::Uuid => matches!(kind, Kind::Uuid | Kind::Text),
+        ColumnType::Timestamptz => matches!(kind, Kind::Timestamp | Kind::Text),
+        ColumnType::Timestamp => matches!(kind, Kind::LocalTimestamp | Kind::Text),
+        ColumnType::Date => matches!(kind, Kind::Date | Kind::Text),
+        ColumnType::Bytea => kind == Kind::Bytes,
+        ColumnType::Jsonb => true,
+    }
+}

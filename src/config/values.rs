@@ -1,0 +1,493 @@
+//! What values are: their format, their schemas, what one may cost; and where schemas are asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::problems::Place;
+use super::section::{File, Section, Setting, Sources};
+use crate::avro::Schema;
+use crate::codec::{RoleOf, misfit};
+use crate::projection::{
+    AvroFormat, Format, Framing, Gate, Projection, Source, Tombstones, Types, UnknownType,
+    ValueLimits,
+};
+use crate::registry::{self, Credentials};
+
+/// What all projections share.
+#[derive(Clone, Copy)]
+pub(super) struct Values {
+    pub(super) limits: ValueLimits,
+    /// Whether there is a schema registry to ask.
+    pub(super) has_registry: bool,
+}
+
+/// What is set for a projection's values.
+pub(super) const KEYS: [&str; 7] = [
+    "format",
+    "schema",
+    "framing",
+    "written_with",
+    "type",
+    "types",
+    "unknown_type",
+];
+
+pub(super) fn read_limits(section: Section<'_>, sources: &mut Sources<'_>) -> ValueLimits {
+    let usual = ValueLimits::default();
+    let limits = ValueLimits {
+        bytes_max: section.count("value_bytes_max", 1..=1 << 30, usual.bytes_max, sources),
+        // A level takes some of a thread's stack.
+        nesting_max: section.count("nesting_max", 1..=256, usual.nesting_max, sources),
+        items_max: section.count("items_max", 1..=1_000_000_000, usual.items_max, sources),
+    };
+    section.finish(&["value_bytes_max", "nesting_max", "items_max"], sources);
+    limits
+}
+
+pub(super) fn read_registry(
+    section: Section<'_>,
+    sources: &mut Sources<'_>,
+) -> Option<registry::Settings> {
+    const CURE: &str = "write url = \"https://registry:8081\"; several are separated by commas";
+    const KEYS: [&str; 9] = [
+        "url",
+        "name",
+        "user",
+        "password",
+        "token",
+        "ca_file",
+        "identity_file",
+        "timeout",
+        "unknown_grace",
+    ];
+    let set = |key: &&str| section.has(key, sources);
+    if section.table.is_none() && !KEYS.iter().any(set) {
+        return None;
+    }
+    let place = section.place(sources);
+    let url = section.required("url", CURE, sources);
+    let user = section.located("user", sources);
+    let password = section.located("password", sources);
+    let token = section.located("token", sources);
+    let credentials = match (user, password, token) {
+        (None, None, None) => Credentials::None,
+        (None, None, Some(token)) => Credentials::Bearer(token.text),
+        (Some(user), Some(password), None) => Credentials::Basic {
+            user: user.text,
+            password: password.text,
+        },
+        (user, password, token) => {
+            let at = [user, password, token].into_iter().flatten().next();
+            let at = at.map_or_else(|| place.clone(), |setting| setting.place);
+            let what = "`user` and `password` go together, and `token` alone".to_owned();
+            let cure = "passwords and tokens are best set in the environment: TIDEGATE__SCHEMA_REGISTRY__TOKEN";
+            sources.problems.add(at, what, cure);
+            Credentials::None
+        }
+    };
+    let name = section.string("name", sources);
+    let settings = registry::Settings {
+        name: name
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| "default".to_owned()),
+        urls: url.map(|url| urls(url, sources)).unwrap_or_default(),
+        credentials,
+        authorities: pem("ca_file", &section, sources),
+        identity: pem("identity_file", &section, sources),
+        timeout: section.duration(
+            "timeout",
+            Duration::from_millis(10),
+            Duration::from_secs(5),
+            sources,
+        ),
+        unknown_grace: section.duration(
+            "unknown_grace",
+            Duration::ZERO,
+            Duration::from_secs(30),
+            sources,
+        ),
+    };
+    section.finish(&KEYS, sources);
+    if let Some(why) = registry::problem(&settings) {
+        let what = format!("`schema_registry` cannot be used: {why}");
+        sources.problems.add(place, what, "");
+    }
+    Some(settings)
+}
+
+fn urls(Setting { text, place }: Setting, sources: &mut Sources<'_>) -> Vec<String> {
+    let mut urls = Vec::new();
+    for url in text.split(',').map(str::trim) {
+        let rest = url
+            .strip_prefix("http://")
+            .or_else(|| url.strip_prefix("https://"));
+        // The text is not shown: it may hold a password.
+        let wrong = match rest {
+            None | Some("") => Some("begins with neither http:// nor https://"),
+            Some(rest) if rest.contains('@') => Some("names a user; there are settings for that"),
+            Some(rest) if rest.contains(['?', '#', ' ']) => Some("goes on behind its path"),
+            Some(_) => None,
+        };
+        match wrong {
+            None => urls.push(url.to_owned()),
+            Some(wrong) => {
+                let what = format!("an address in `schema_registry.url` {wrong}");
+                let cure = "write url = \"https://registry:8081\"; several are separated by commas";
+                sources.problems.add(place.clone(), what, cure);
+            }
+        }
+    }
+    urls
+}
+
+fn pem(key: &str, section: &Section<'_>, sources: &mut Sources<'_>) -> Option<Vec<u8>> {
+    let Setting { text, place } = section.located(key, sources)?;
+    let path = sources.folder.join(text);
+    match std::fs::read(&path) {
+        Ok(pem) => Some(pem),
+        Err(error) => {
+            let what = format!("`{key}`: {} cannot be read: {error}", path.display());
+            let cure = "the path is relative to the configuration file";
+            sources.problems.add(place, what, cure);
+            None
+        }
+    }
+}
+
+/// The format of a projection's values.
+pub(super) fn read_format(
+    section: &Section<'_>,
+    values: Values,
+    sources: &mut Sources<'_>,
+) -> Format {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Name {
+        Json,
+        Avro,
+        CloudEvents,
+        Debezium,
+    }
+    #[derive(Clone, Copy, PartialEq)]
+    enum Frame {
+        Confluent,
+        SingleObject,
+        Raw,
+    }
+    let names = [
+        ("json", Name::Json),
+        ("avro", Name::Avro),
+        ("cloudevents", Name::CloudEvents),
+        ("debezium", Name::Debezium),
+    ];
+    let name = section
+        .choice("format", &names, sources)
+        .unwrap_or(Name::Json);
+    let place = section.place_of("format", sources);
+    // Change events with a schema are in Avro.
+    let in_json = name == Name::Debezium && section.value("schema").is_none();
+    if matches!(name, Name::Json | Name::CloudEvents) || in_json {
+        let (format, text, cure) = match name {
+            Name::CloudEvents => (
+                Format::CloudEvents,
+                "with `format = \"cloudevents\"`",
+                "remove it: the data of events is JSON",
+            ),
+            Name::Debezium => (
+                Format::Debezium(None),
+                "without `schema`",
+                "name the schema of the whole change event, or remove it for JSON",
+            ),
+            Name::Json | Name::Avro => (
+                Format::Json,
+                "with `format = \"json\"`",
+                "remove it, or set format = \"avro\"",
+            ),
+        };
+        for key in ["schema", "framing", "written_with"] {
+            if let Some(place) = section.place_of_setting(key, sources) {
+                let what = format!("`{key}` means nothing {text}");
+                sources.problems.add(place, what, cure);
+            }
+        }
+        return format;
+    }
+    let frames = [
+        ("confluent", Frame::Confluent),
+        ("single-object", Frame::SingleObject),
+        ("raw", Frame::Raw),
+    ];
+    let frame = section
+        .choice("framing", &frames, sources)
+        .unwrap_or(Frame::Confluent);
+    let schema = section.list("schema", sources);
+    if section.value("schema").is_none() && !section.misspells("schema") {
+        let what = "`format = \"avro\"` needs `schema`, by which values are read".to_owned();
+        let cure = "name its file: schema = \"schemas/entry.avsc\"";
+        sources.problems.add(place.clone(), what, cure);
+    }
+    let written_with = section.list("written_with", sources);
+    let written_place = section.place_of("written_with", sources);
+    let schema = read_schema(schema, sources);
+    let writers: Vec<Arc<Schema>> = written_with
+        .into_iter()
+        .filter_map(|file| read_schema(vec![file], sources))
+        .collect();
+    let framing = match frame {
+        Frame::Confluent => {
+            if !writers.is_empty() {
+                let what = "`written_with` means nothing with the framing `confluent`".to_owned();
+                let cure = "remove it: what a value was written with is asked for by its id";
+                sources.problems.add(written_place, what, cure);
+            }
+            if !values.has_registry {
+                let what = "the framing `confluent` needs [schema_registry]".to_owned();
+                let cure = "say where it is, or set `framing` to \"raw\" or \"single-object\"";
+                sources.problems.add(place, what, cure);
+            }
+            Some(Framing::Confluent)
+        }
+        Frame::SingleObject => Some(Framing::SingleObject(writers)),
+        Frame::Raw => {
+            if writers.len() > 1 {
+                let what = "a value without a frame does not say which of several schemas wrote it";
+                let cure = "name one in `written_with`, or set framing = \"single-object\"";
+                sources.problems.add(written_place, what.to_owned(), cure);
+            }
+            let writer = writers.into_iter().next().or_else(|| schema.clone());
+            writer.map(Framing::Raw)
+        }
+    };
+    match (schema, framing) {
+        (Some(schema), Some(framing)) if name == Name::Debezium => {
+            Format::Debezium(Some(AvroFormat { schema, framing }))
+        }
+        (Some(schema), Some(framing)) => Format::Avro(AvroFormat { schema, framing }),
+        // What is wrong has been said.
+        _ if name == Name::Debezium => Format::Debezium(None),
+        _ => Format::Json,
+    }
+}
+
+/// The types of event that a projection tells apart.
+pub(super) fn read_types(
+    section: &Section<'_>,
+    format: &Format,
+    sources: &mut Sources<'_>,
+) -> Option<Types> {
+    let source = super::projections::source("type", section, sources);
+    let listed = section.list("types", sources);
+    let choices = [
+        ("halt", UnknownType::Halt),
+        ("filter", UnknownType::Filter),
+        ("park", UnknownType::Park),
+    ];
+    let unknown = section.choice("unknown_type", &choices, sources);
+    let mut known: Vec<String> = Vec::new();
+    for Setting { text, place } in listed {
+        if known.contains(&text) {
+            let what = format!("`types` has `{text}` twice");
+            sources.problems.add(place, what, "remove one");
+        } else {
+            known.push(text);
+        }
+    }
+    let source = match (source, format) {
+        (Some(source), _) => source,
+        // What was done to the row: truncations and messages of the log have no row.
+        (None, Format::Debezium(_)) => {
+            if known.is_empty() {
+                known = ["c", "u", "d", "r"].map(str::to_owned).to_vec();
+            }
+            Source::Envelope("/op".to_owned())
+        }
+        (None, _) => {
+            for key in ["types", "unknown_type"] {
+                if let Some(place) = section.place_of_setting(key, sources) {
+                    let what = format!("`{key}` means nothing without `type`");
+                    let cure =
+                        "say where an event's type stands: type = \"header:ce_type\", or \"/type\"";
+                    sources.problems.add(place, what, cure);
+                }
+            }
+            return None;
+        }
+    };
+    if known.is_empty() {
+        let place = section.place_of("type", sources);
+        let what = "`type` needs `types`, those that the projection knows".to_owned();
+        let cure = "name them: types = [\"OrderPlaced\", \"OrderShipped\"]";
+        sources.problems.add(place, what, cure);
+    }
+    Some(Types {
+        source,
+        known,
+        unknown: unknown.unwrap_or_default(),
+    })
+}
+
+/// What change events are taken for, unless something else is said.
+pub(super) fn change_defaults(
+    projection: &mut Projection,
+    section: &Section<'_>,
+    sources: &Sources<'_>,
+) {
+    if !matches!(projection.format, Format::Debezium(_)) {
+        return;
+    }
+    if projection.gate != Gate::None && !section.has("sequence", sources) {
+        projection.sequence = Some(Source::Envelope("/source/lsn".to_owned()));
+    }
+    // One comes after each deletion, for the log's compaction, and says nothing new.
+    if !section.has("tombstones", sources) {
+        projection.tombstones = Tombstones::Filter;
+    }
+}
+
+/// Reports sources that are of another format.
+pub(super) fn check_sources(
+    projection: &Projection,
+    section: &Section<'_>,
+    sources: &mut Sources<'_>,
+) {
+    let wrong = |source: &Source| match (source, &projection.format) {
+        (Source::Attribute(_), Format::CloudEvents)
+        | (Source::Envelope(_), Format::Debezium(_)) => None,
+        (Source::Attribute(_), _) => {
+            Some("an attribute of CloudEvents, and needs `format = \"cloudevents\"`")
+        }
+        (Source::Envelope(_), _) => {
+            Some("a part of change events, and needs `format = \"debezium\"`")
+        }
+        _ => None,
+    };
+    let types = projection.types.as_ref().map(|types| types.source.clone());
+    let own = [
+        ("entity", &projection.entity),
+        ("sequence", &projection.sequence),
+        ("event_id", &projection.event_id),
+        ("type", &types),
+    ];
+    for (key, source) in own {
+        if let Some(source) = source
+            && let Some(wrong) = wrong(source)
+        {
+            let what = format!("`{key}`: `{source}` is {wrong}");
+            let place = section.place_of(key, sources);
+            sources.problems.add(place, what, "");
+        }
+    }
+    for column in &projection.columns {
+        if let Some(wrong) = wrong(&column.source) {
+            let place = column_place(&column.name, section, sources);
+            let what = format!("column `{}`: `{}` is {wrong}", column.name, column.source);
+            sources.problems.add(place, what, "");
+        }
+    }
+}
+
+/// The last of the files, which may refer by name to what is in those before.
+fn read_schema(files: Vec<Setting>, sources: &mut Sources<'_>) -> Option<Arc<Schema>> {
+    let mut texts: Vec<(String, String)> = Vec::new();
+    for Setting { text, place } in files {
+        let path = sources.folder.join(text);
+        let name = path.display().to_string();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) => {
+                let what = format!("{name} cannot be read: {error}");
+                let cure = "the path is relative to the configuration file";
+                sources.problems.add(place, what, cure);
+                return None;
+            }
+        };
+        sources.problems.add_file(&name, &text);
+        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
+            let line = text.lines().nth(error.line().saturating_sub(1));
+            let start = line.map_or(0, |line| line.as_ptr() as usize - text.as_ptr() as usize);
+            let at = File::new(&name, &text).place(start + error.column().saturating_sub(1));
+            let what = format!("not JSON: {error}");
+            sources
+                .problems
+                .add(at, what, "a schema is written in JSON");
+            return None;
+        }
+        texts.push((name, text));
+    }
+    let ((name, text), references) = texts.split_last()?;
+    let references: Vec<&str> = references.iter().map(|(_, text)| &**text).collect();
+    match Schema::parse(text, &references) {
+        Ok(schema) => Some(Arc::new(schema)),
+        Err(why) => {
+            let cure = match references.is_empty() {
+                true => {
+                    "types that it refers to may stand in files before it: schema = [\"common.avsc\", \"entry.avsc\"]"
+                }
+                false => "",
+            };
+            let what = format!("not an Avro schema: {why}");
+            sources.problems.add(Place::Name(name.clone()), what, cure);
+            None
+        }
+    }
+}
+
+/// Reports what is wanted of values and is not in their schema.
+pub(super) fn check_fit(projection: &Projection, section: &Section<'_>, sources: &mut Sources<'_>) {
+    let Some(AvroFormat { schema, .. }) = projection.format.avro() else {
+        return;
+    };
+    // Of a change event the row as it is: as it was it is of the same type.
+    let in_row = matches!(projection.format, Format::Debezium(_));
+    let pointer = |source: &Source| match source {
+        Source::Pointer(pointer) if in_row => Some(format!("/after{pointer}")),
+        Source::Pointer(pointer) | Source::Envelope(pointer) => Some(pointer.clone()),
+        _ => None,
+    };
+    let roles = [
+        ("entity", &projection.entity, RoleOf::Identity),
+        ("sequence", &projection.sequence, RoleOf::Sequence),
+        ("event_id", &projection.event_id, RoleOf::Identity),
+    ];
+    for (key, source, role) in roles {
+        if let Some(pointer) = source.as_ref().and_then(pointer)
+            && let Some(why) = misfit(schema, &pointer, role)
+        {
+            let place = section.place_of(key, sources);
+            let reason = format!("`{key}`: {why}");
+            sources.problems.add_reason(place, &reason);
+        }
+    }
+    for column in &projection.columns {
+        let Some(pointer) = pointer(&column.source) else {
+            continue;
+        };
+        let role = match column.unit {
+            Some(_) => RoleOf::Counted,
+            None => RoleOf::Column(column.column_type),
+        };
+        if let Some(why) = misfit(schema, &pointer, role) {
+            let place = column_place(&column.name, section, sources);
+            let reason = format!("column `{}`: {why}", column.name);
+            sources.problems.add_reason(place, &reason);
+        }
+    }
+}
+
+fn column_place(name: &str, section: &Section<'_>, sources: &Sources<'_>) -> Place {
+    let columns = section.value("columns").map(Spanned::get_ref);
+    let value = match columns {
+        Some(DeValue::Table(columns)) => columns.get(name),
+        _ => None,
+    };
+    let Some(value) = value else {
+        return section.place_of("columns", sources);
+    };
+    let from = match value.get_ref() {
+        DeValue::Table(table) => table.get("from"),
+        _ => None,
+    };
+    sources.file.place(from.unwrap_or(value).span().start)
+}

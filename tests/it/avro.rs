@@ -1,0 +1,483 @@
+//! Values in Avro, and the registry that knows their schemas: what a value becomes, and what happens while nobody
+//! says what it was written with.
+
+use apache_avro::types::Value as AvroValue;
+use serde_json::{Value, json};
+
+use crate::harness::{LONG, Mood, SchemaRegistry, World, wait_until};
+
+const PROJECTIONS: &str = r#"
+[projections.score]
+topics   = ["@in@"]
+format   = "avro"
+schema   = "score.avsc"
+entity   = "/account"
+sequence = "/seq"
+gate     = "newest"
+setup    = "score.sql"
+columns  = { account = "text", note = { type = "text", nullable = true } }
+
+[[projections.score.apply]]
+sql = """
+INSERT INTO score (account, seq, note) SELECT account, _sequence, note FROM latest
+ON CONFLICT (account) DO UPDATE SET seq = excluded.seq, note = excluded.note"""
+"#;
+
+const SETUP: &str = "CREATE TABLE score (account text PRIMARY KEY, seq bigint NOT NULL, note text)";
+
+const SCORE: &str = r#"{"type": "record", "name": "Score", "fields": [
+    {"name": "account", "type": "string"}, {"name": "seq", "type": "long"},
+    {"name": "note", "type": ["null", "string"], "default": null}]}"#;
+
+/// As it was before there were notes, and with a field that nobody reads any more.
+const OLD_SCORE: &str = r#"{"type": "record", "name": "Score", "fields": [
+    {"name": "seq", "type": "int"}, {"name": "gone", "type": {"type": "array", "items": "string"}},
+    {"name": "account", "type": "string"}]}"#;
+
+/// A datum as the library writes it, behind Confluent's frame.
+fn framed(id: u32, schema: &str, value: &Value) -> Vec<u8> {
+    let mut bytes = vec![0];
+    bytes.extend(id.to_be_bytes());
+    bytes.extend(written(schema, value));
+    bytes
+}
+
+fn written(schema: &str, value: &Value) -> Vec<u8> {
+    let schema = apache_avro::Schema::parse_str(schema).unwrap();
+    let value = AvroValue::try_from(value.clone())
+        .unwrap()
+        .resolve(&schema)
+        .unwrap();
+    let writer = apache_avro::writer::datum::GenericDatumWriter::builder(&schema)
+        .build()
+        .unwrap();
+    writer.write_value_to_vec(value).unwrap()
+}
+
+fn score(account: &str, seq: i64, note: &str) -> Value {
+    json!({"account": account, "seq": seq, "note": note})
+}
+
+/// The projection, and the registry it asks, which knows the id 1.
+fn world(partitions: i32, settings: &str) -> (World, SchemaRegistry) {
+    let registry = SchemaRegistry::start();
+    registry.register(1, SCORE);
+    let settings = format!(
+        "[schema_registry]\nurl = \"{}\"\ntimeout = \"300ms\"\n{settings}\n{PROJECTIONS}",
+        registry.url()
+    );
+    let files = [("score.sql", SETUP), ("score.avsc", SCORE)];
+    (World::new(partitions, &settings, &files), registry)
+}
+
+fn scores(world: &World) -> Vec<(String, i64, Option<String>)> {
+    world
+        .db
+        .rows("SELECT account, seq, note FROM score.score ORDER BY account")
+}
+
+fn letters(world: &World) -> Vec<(i64, String, String)> {
+    world.db.rows(
+        "SELECT record_offset, reason, detail FROM tidegate.dead_letter ORDER BY record_offset",
+    )
+}
+
+// I6: values of several schemas in one topic, of which each is asked for once.
+#[test]
+fn what_was_written_with_older_schemas_is_read_by_the_projections() {
+    let (world, registry) = world(2, "");
+    registry.register(7, OLD_SCORE);
+    let sender = world.sender();
+    for seq in 1..200_i64 {
+        let old = json!({"seq": seq, "gone": ["a", "b"], "account": "old"});
+        sender.send(0, None, Some(&framed(7, OLD_SCORE, &old)));
+        sender.send(1, None, Some(&framed(1, SCORE, &score("new", seq, "x"))));
+        sender.send(0, None, Some(&framed(1, SCORE, &score("both", seq, "y"))));
+    }
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    let row =
+        |account: &str, note: Option<&str>| (account.to_owned(), 199, note.map(str::to_owned));
+    let expected = [
+        row("both", Some("y")),
+        row("new", Some("x")),
+        row("old", None),
+    ];
+    assert_eq!(scores(&world), expected);
+    assert_eq!((registry.asked_for(1), registry.asked_for(7)), (1, 1));
+    let remembered: i64 = world
+        .db
+        .one("SELECT count(*) FROM tidegate.registry_schema");
+    assert_eq!(remembered, 2);
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I10: the registry fails, is silent, or does not let us in. Whatever it is, nothing is parked; what is known goes on.
+#[test]
+fn a_registry_that_is_away_holds_up_only_what_it_is_needed_for() {
+    let (world, registry) = world(2, "");
+    let sender = world.sender();
+    sender.send(1, None, Some(&framed(1, SCORE, &score("known", 1, "x"))));
+    sender.flush();
+    let mut process = world.start("a");
+    world.wait_until_done(LONG);
+
+    registry.register(7, OLD_SCORE);
+    for mood in [
+        Mood::Fails(503),
+        Mood::Silent,
+        Mood::Fails(401),
+        Mood::Fails(404),
+    ] {
+        registry.set(mood);
+        let asked = registry.asked_for(7);
+        let seq = 2 + i64::try_from(asked).unwrap();
+        let old = json!({"seq": seq, "gone": [], "account": "waits"});
+        // Behind one that can be read.
+        sender.send(0, None, Some(&framed(1, SCORE, &score("before", seq, "x"))));
+        sender.send(0, None, Some(&framed(7, OLD_SCORE, &old)));
+        sender.send(1, None, Some(&framed(1, SCORE, &score("known", seq, "y"))));
+        sender.flush();
+        wait_until(LONG, "it asks again and again", || {
+            registry.asked_for(7) >= asked + 2
+        });
+        wait_until(LONG, "what is known is applied", || {
+            let of = |account: &str, applied: &[(String, i64, Option<String>)]| {
+                applied.iter().any(|row| row.0 == account && row.1 == seq)
+            };
+            let applied = scores(&world);
+            of("known", &applied) && (asked > 0 || of("before", &applied))
+        });
+    }
+    let (condition, cause) = world.condition("score", 0);
+    assert_eq!(condition, "retrying");
+    assert!(cause.contains("schema 7 cannot be asked for"), "{cause}");
+    assert_eq!(letters(&world), []);
+    registry.set(Mood::Good);
+    world.wait_until_done(LONG);
+    assert_eq!(scores(&world).len(), 3);
+    assert_eq!(letters(&world), []);
+    assert!(process.is_running());
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I10: only what all servers deny for longer than the grace is a record's fault. It is asked for once for all of them, and
+// a redrive applies it once it is there.
+#[test]
+fn an_id_that_nobody_knows_is_parked_after_its_grace_and_can_be_redriven() {
+    let (world, registry) = world(1, "unknown_grace = \"1s\"");
+    let sender = world.sender();
+    for seq in 1..=30_i64 {
+        let old = json!({"seq": seq, "gone": [], "account": format!("a-{seq}")});
+        sender.send(0, None, Some(&framed(999, OLD_SCORE, &old)));
+    }
+    sender.send(0, None, Some(&framed(1, SCORE, &score("b", 1, "x"))));
+    sender.flush();
+    let process = world.start("a");
+    wait_until(LONG, "it waits", || {
+        world
+            .condition("score", 0)
+            .1
+            .contains("does not know the schema id 999; waiting up to 1s")
+    });
+    world.wait_until_done(LONG);
+    let parked = letters(&world);
+    assert_eq!(parked.len(), 30);
+    assert!(parked.iter().all(|(_, reason, detail)| {
+        reason == "undecodable" && detail.contains("no schema with the id 999")
+    }));
+    assert!(registry.asked_for(999) < 20, "{}", registry.asked_for(999));
+    assert_eq!(scores(&world).len(), 1);
+    process.stop();
+
+    let redrive = ["dead-letters", "redrive", "score"];
+    world.tidegate(&redrive).expect(70);
+    assert_eq!(scores(&world).len(), 1);
+    registry.register(999, OLD_SCORE);
+    world.tidegate(&redrive).expect(0);
+    assert_eq!(scores(&world).len(), 31);
+    world.tidegate(&["verify"]).expect(0);
+}
+
+// I10: the first server has not read what another one registered a moment ago.
+#[test]
+fn a_server_that_lags_behind_is_no_verdict() {
+    let (mut world, registry) = world(1, "");
+    let behind = SchemaRegistry::start();
+    behind.set(Mood::LagsBehind);
+    world.change_projections(
+        &format!("url = \"{}\"", registry.url()),
+        &format!("url = \"{}/, {}\"", behind.url(), registry.url()),
+    );
+    let sender = world.sender();
+    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 1, "x"))));
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!((behind.asked_for(1), scores(&world).len()), (1, 1));
+}
+
+// I10: a registry that begins anew gives ids away that mean something else.
+#[test]
+fn a_registry_that_has_lost_its_data_halts_what_it_would_misread() {
+    let (world, registry) = world(1, "");
+    let sender = world.sender();
+    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 1, "x"))));
+    sender.flush();
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    process.stop();
+
+    registry.forget_all();
+    // One that reads the same bytes, as something else.
+    registry.register(1, &SCORE.replace("\"note\"", "\"remark\""));
+    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 2, "y"))));
+    sender.flush();
+    let process = world.start("b");
+    let cause = world.wait_until_halted("score", 0);
+    assert!(
+        cause.contains("offset 1: schema 1 of the registry is another one than it was on"),
+        "{cause}"
+    );
+    assert_eq!(letters(&world), []);
+    process.stop();
+
+    // It was restored, in another layout of the same text.
+    let pretty: Value = serde_json::from_str(SCORE).unwrap();
+    registry.register(1, &format!("{pretty:#}"));
+    let _process = world.start("c");
+    world.wait_until_done(LONG);
+    assert_eq!(scores(&world), [("a".to_owned(), 2, Some("y".to_owned()))]);
+}
+
+// I6, I10: whatever the bytes are, one record is parked, with what is wrong with it; the registry is not asked for nonsense.
+#[test]
+fn bytes_that_are_no_avro_are_parked_with_what_is_wrong() {
+    let (world, registry) = world(1, "");
+    let good = framed(1, SCORE, &score("a", 1, "x"));
+    let cut = &good[..good.len() - 1];
+    let more = [&good[..], b"\0"].concat();
+    let values: [(&[u8], &str); 8] = [
+        (
+            br#"{"account": "a"}"#,
+            "it begins with the byte 0x7b, not with the zero byte before a schema id; it looks like JSON",
+        ),
+        (b"", "the value is empty"),
+        (
+            b"\0",
+            "the value has 1 bytes; a zero byte and a schema id alone are five",
+        ),
+        (b"\0\0\0\x01", "the value has 4 bytes"),
+        (
+            b"\0\0\0\0\x01",
+            "not what schema 1 writes: a number is cut off, at byte 0 of the datum",
+        ),
+        (cut, "1 bytes are wanted and 0 are left: cut off"),
+        (&more, "1 bytes are left over"),
+        (b"\xc3\x01", "; it looks like single-object encoding"),
+    ];
+    let sender = world.sender();
+    for (value, _) in values {
+        sender.send(0, None, Some(value));
+    }
+    sender.send(0, None, Some(&good));
+    sender.flush();
+    let mut process = world.start("a");
+    world.wait_until_done(LONG);
+    let parked = letters(&world);
+    assert_eq!(parked.len(), values.len());
+    for ((_, reason, detail), (_, why)) in parked.iter().zip(values) {
+        assert_eq!(reason, "undecodable");
+        assert!(detail.contains(why), "{detail}");
+    }
+    assert_eq!(registry.asked(), ["/schemas/ids/1"]);
+    assert_eq!(scores(&world).len(), 1);
+    assert!(process.is_running());
+}
+
+// I6: schemas that refer to others, that are no Avro, or that read as nothing the projection knows.
+#[test]
+fn a_schema_that_cannot_be_used_parks_its_records_and_says_why() {
+    let (world, registry) = world(1, "");
+    let reference =
+        |name: &str, version: i64| json!({"name": name, "subject": name, "version": version});
+    let main = r#"{"type": "record", "name": "Score", "fields": [
+        {"name": "account", "type": "string"}, {"name": "kind", "type": "shop.Kind"}, {"name": "seq", "type": "long"},
+        {"name": "flag", "type": "shop.Flag"}]}"#;
+    let kind = r#"{"type": "enum", "name": "shop.Kind", "symbols": ["A", "B"]}"#;
+    let flag = r#"{"type": "record", "name": "shop.Flag", "fields": [{"name": "of", "type": "shop.Kind"}]}"#;
+    registry.answer(2, json!({"schema": main, "references": [reference("shop.Flag", 3), reference("shop.Kind", 1)]}));
+    registry.version(
+        "shop.Flag",
+        3,
+        json!({"schema": flag, "references": [reference("shop.Kind", 1)]}),
+    );
+    // Around in a circle.
+    registry.version(
+        "shop.Kind",
+        1,
+        json!({"schema": kind, "references": [reference("shop.Flag", 3)]}),
+    );
+    registry.answer(
+        3,
+        json!({"schema": "syntax = \"proto3\";", "schemaType": "PROTOBUF"}),
+    );
+    registry.register(4, "{\"type\": \"record\"}");
+    registry.register(5, &SCORE.replace("Score", "Other"));
+    let sender = world.sender();
+    sender.send(0, None, Some(b"\0\0\0\0\x02\x04A2\x02\x06\x02"));
+    for id in 3..=5 {
+        let value = framed(id, SCORE, &score("a", 1, "x"));
+        sender.send(0, None, Some(&value));
+    }
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(scores(&world), [("A2".to_owned(), 3, None)]);
+    let parked = letters(&world);
+    let expected = [
+        "the schema with the id 3 is not usable: it is PROTOBUF, not Avro",
+        "the schema with the id 4 cannot be read",
+        "schema 5: written as record `Other`, read as record `Score`",
+    ];
+    assert_eq!(parked.len(), expected.len());
+    for ((_, _, detail), why) in parked.iter().zip(expected) {
+        assert!(detail.contains(why), "{detail}");
+    }
+    let references = registry
+        .asked()
+        .iter()
+        .filter(|path| path.starts_with("/subjects"))
+        .count();
+    assert_eq!(references, 2);
+}
+
+// I10: credentials are sent, and never shown.
+#[test]
+fn credentials_are_sent_and_never_shown() {
+    let (world, registry) = world(1, "");
+    registry.lets_in("Bearer s3cr3t-token");
+    let sender = world.sender();
+    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 1, "x"))));
+    sender.flush();
+    let token = |token: &str| {
+        world
+            .launch("a")
+            .env("TIDEGATE__SCHEMA_REGISTRY__TOKEN", token)
+    };
+    let process = token("wr0ng-token").start();
+    wait_until(LONG, "it is not let in", || {
+        world.condition("score", 0).1.contains("401")
+    });
+    assert!(!process.log().contains("wr0ng-token"));
+    assert!(!world.condition("score", 0).1.contains("wr0ng-token"));
+    process.stop();
+    let process = token("s3cr3t-token").start();
+    world.wait_until_done(LONG);
+    process.stop();
+
+    registry.lets_in("Basic dXNlcjpwYXNz");
+    registry.register(2, OLD_SCORE);
+    let old = json!({"seq": 2, "gone": [], "account": "a"});
+    sender.send(0, None, Some(&framed(2, OLD_SCORE, &old)));
+    sender.flush();
+    let _process = world
+        .launch("c")
+        .env("TIDEGATE__SCHEMA_REGISTRY__USER", "user")
+        .env("TIDEGATE__SCHEMA_REGISTRY__PASSWORD", "pass")
+        .start();
+    world.wait_until_done(LONG);
+    assert_eq!(scores(&world), [("a".to_owned(), 2, None)]);
+}
+
+const KINDS: &str = r#"
+[projections.kinds]
+topics   = ["@in@"]
+format   = "avro"
+framing  = "raw"
+schema   = "kinds.avsc"
+gate     = "none"
+setup    = "kinds.sql"
+
+[projections.kinds.columns]
+small   = "integer"
+large   = "bigint"
+precise = "double precision"
+amount  = "numeric"
+yes     = "boolean"
+text    = "text"
+colour  = "text"
+id      = "uuid"
+at      = "timestamptz"
+local   = "timestamp"
+day     = "date"
+time    = { type = "text", from = "/deep/time" }
+blob    = "bytea"
+first   = { type = "bigint", from = "/list/0", nullable = true }
+tree    = { type = "jsonb", from = "/deep" }
+
+[[projections.kinds.apply]]
+sql = """
+INSERT INTO kinds (small, large, precise, amount, yes, text, colour, id, at, local, day, time, blob, first, tree)
+SELECT small, large, precise, amount, yes, text, colour, id, at, local, day, time::time, blob, first, tree FROM events"""
+"#;
+
+const KINDS_SETUP: &str = "
+CREATE TABLE kinds (small integer, large bigint, precise double precision, amount numeric, yes boolean, text text, colour text,
+    id uuid, at timestamptz, local timestamp, day date, time time, blob bytea, first bigint, tree jsonb)";
+
+const KINDS_SCHEMA: &str = r#"{"type": "record", "name": "Kinds", "fields": [
+    {"name": "small", "type": "int"}, {"name": "large", "type": "long"}, {"name": "precise", "type": "double"},
+    {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 3}},
+    {"name": "yes", "type": "boolean"}, {"name": "text", "type": "string"},
+    {"name": "colour", "type": {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}},
+    {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
+    {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    {"name": "blob", "type": "bytes"},
+    {"name": "list", "type": {"type": "array", "items": "long"}},
+    {"name": "deep", "type": {"type": "record", "name": "Deep", "fields": [
+        {"name": "time", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "maybe", "type": ["null", "string"]}]}}]}"#;
+
+// Each type of Avro as the type of Postgres that is meant, digit for digit, on both sides of 1970.
+#[test]
+fn every_avro_type_becomes_the_postgres_type_that_is_meant() {
+    let files = [("kinds.sql", KINDS_SETUP), ("kinds.avsc", KINDS_SCHEMA)];
+    let world = World::new(1, KINDS, &files);
+    world.tidegate(&["check"]).expect(0);
+    let mut datum = Vec::new();
+    datum.extend(b"\xff\xff\xff\xff\x0f"); // small: the smallest int
+    datum.extend(b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"); // large: the largest long
+    datum.extend(0.1_f64.to_le_bytes());
+    datum.extend(b"\x20"); // amount: 16 bytes
+    datum.extend((-12_345_678_901_234_567_890_123_456_789_i128).to_be_bytes());
+    datum.extend(b"\x01\x06a\xc3\xa4\x02\x48"); // true, "aä", the second symbol
+    datum.extend(b"00112233-4455-6677-8899-aabbccddeeff");
+    datum.extend(b"\x01\x01\x01"); // a microsecond, a millisecond, a day before 1970
+    datum.extend(b"\x04\x00\xff"); // blob
+    datum.extend(b"\x04\x0e\x02\x00"); // list: 7, 1
+    datum.extend(b"\x80\xe7\xce\x20\x02\x02x"); // time: 09:30; maybe: x
+    let sender = world.sender();
+    sender.send(0, None, Some(&datum));
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(letters(&world), []);
+    let row: Value = world
+        .db
+        .one("SELECT to_jsonb(k) - 'tree' FROM kinds.kinds k");
+    let expected = json!({
+        "small": i32::MIN, "large": i64::MAX, "precise": 0.1, "yes": true, "text": "aä", "colour": "BLUE",
+        "id": "00112233-4455-6677-8899-aabbccddeeff", "at": "1969-12-31T23:59:59.999999+00:00",
+        "local": "1969-12-31T23:59:59.999", "day": "1969-12-31", "time": "09:30:00", "blob": "\\x00ff", "first": 7,
+        "amount": row["amount"],
+    });
+    assert_eq!(row, expected);
+    let amount: String = world.db.one("SELECT amount::text FROM kinds.kinds");
+    assert_eq!(amount, "-12345678901234567890123456.789");
+    let tree: Value = world.db.one("SELECT tree FROM kinds.kinds");
+    assert_eq!(tree, json!({"time": "09:30:00", "maybe": "x"}));
+}
