@@ -302,6 +302,38 @@ fn an_abandoned_rebuild_leaves_the_live_generation() {
     process.stop();
 }
 
+// I8: whoever is at work is told, and writes nothing more.
+#[test]
+fn a_build_that_is_given_up_by_somebody_else_ends() {
+    let world = World::journal(2);
+    world.stream().produce(500);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    thread::scope(|scope| {
+        let world = &world;
+        let building = scope.spawn(move || {
+            let slow = "apply-before-commit=sleep(200)";
+            let launch = world.launch("rebuild").batch_records_max(5);
+            launch
+                .failpoints(slow)
+                .output(&["rebuild", "start", "journal"])
+        });
+        wait_until(LONG, "some is built", || {
+            let built: Option<i64> = world
+                .db
+                .one("SELECT sum(consumed)::bigint FROM tidegate.position WHERE generation = 2");
+            built.is_some_and(|built| built > 0)
+        });
+        let abandoned = world.tidegate(&["rebuild", "abandon", "journal", "--yes"]);
+        assert!(abandoned.expect(0).stdout.contains("is dropped"));
+        let told = building.join().unwrap().expect(70).stderr;
+        assert!(told.contains("is not being built any more"), "{told}");
+    });
+    assert_eq!(schemas(&world, "journal"), ["journal"]);
+    process.stop();
+    world.assert_exact();
+}
+
 // I8: nothing is made, and every reason is told.
 #[test]
 fn what_stands_in_the_way_of_a_rebuild_is_told_beforehand() {
@@ -465,6 +497,12 @@ fn a_build_goes_on_over_an_outage_and_with_new_partitions() {
             sum.is_some_and(|sum| sum >= least)
         };
         wait_until(LONG, "some is built", || built(200));
+        let other = world.tidegate(&["rebuild", "start", "balances"]).expect(75);
+        assert!(
+            other.stderr.contains("another process is building"),
+            "{}",
+            other.stderr
+        );
         world.add_partitions(3);
         feeder.spread(3);
         world.db.run(
