@@ -266,6 +266,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/outbox.rs",
             // Only the connection, which is handed on.
             "src/runtime/admission.rs",
+            "src/runtime/adoption.rs",
             "src/runtime/apply.rs",
             "src/runtime/claim.rs",
             "src/runtime/history.rs",
