@@ -50,8 +50,19 @@ fn a_message_is_sent_once_over_rebuild_cut_over_rollback_and_reset() {
     assert_copied(&world, &[1, 3, 5, 7]);
 
     repair(&mut world);
+    // A build that is given up leaves nothing.
     rebuild(&world, &["start", "copies"]).expect(0);
-    let held: i64 = world.db.one("SELECT count(*) FROM copies__g2._held");
+    let letters = || -> i64 {
+        world
+            .db
+            .one("SELECT count(*) FROM tidegate.dead_letter WHERE generation = 2")
+    };
+    assert_eq!(letters(), 1);
+    rebuild(&world, &["abandon", "copies", "--yes"]).expect(0);
+    assert_eq!(letters(), 0);
+
+    rebuild(&world, &["start", "copies"]).expect(0);
+    let held: i64 = world.db.one("SELECT count(*) FROM copies__g3._held");
     assert_eq!(held, 3);
     assert_copied(&world, &[1, 3, 5, 7]);
     spoil(&mut world);
@@ -122,7 +133,7 @@ fn a_message_is_sent_once_over_rebuild_cut_over_rollback_and_reset() {
 
     repair(&mut world);
     rebuild(&world, &["rollback", "copies", "--yes"]).expect(0);
-    assert_eq!(live(&world, "copies"), 2);
+    assert_eq!(live(&world, "copies"), 3);
     assert_copied(&world, &[3, 7]);
     let process = world.start("new again");
     world
@@ -130,7 +141,7 @@ fn a_message_is_sent_once_over_rebuild_cut_over_rollback_and_reset() {
         .expect(0);
     send(&world, &[7]);
     world.wait_until_done(LONG);
-    assert_eq!(live(&world, "copies"), 3);
+    assert_eq!(live(&world, "copies"), 4);
     assert_copied(&world, &[3, 7]);
     let rows: i64 = world.db.one("SELECT count(*) FROM copies.copies");
     assert_eq!(rows, 12);
