@@ -122,6 +122,12 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
             "projection {} (generation {}, {}): {}",
             first.projection, first.generation, first.desired_state, first.definition
         );
+        if let Some(building) = first.building {
+            println!(
+                "generation {building} is being built beside it: `tidegate rebuild status {}`",
+                first.projection
+            );
+        }
         print_partitions(rows, logs);
         for row in rows {
             match log_of(row, logs).map(|log| log.held_back) {
@@ -218,7 +224,7 @@ fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_jso
     };
     let projection = |rows: &[Position]| {
         json!({
-            "name": rows[0].projection, "generation": rows[0].generation,
+            "name": rows[0].projection, "generation": rows[0].generation, "building": rows[0].building,
             "desired_state": rows[0].desired_state, "definition": rows[0].definition,
             "partitions": rows.iter().map(partition).collect::<Vec<_>>(),
         })

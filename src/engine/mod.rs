@@ -6,6 +6,7 @@ pub(crate) mod gate;
 pub(crate) mod isolation;
 pub(crate) mod parking;
 pub(crate) mod quarantine;
+pub(crate) mod rebuild;
 pub(crate) mod redact;
 pub(crate) mod steps;
 

@@ -18,6 +18,7 @@ const QUEUE: &str = include_str!("sql/dead_letter_queue.sql");
 const BY_NUMBER: &str = include_str!("sql/dead_letter_by_number.sql");
 const ADOPT: &str = include_str!("sql/dead_letter_adopt.sql");
 const REMAINING: &str = include_str!("sql/dead_letter_remaining.sql");
+const FORGET: &str = include_str!("sql/dead_letter_forget.sql");
 const RESOLVE: &str = include_str!("sql/dead_letter_resolve.sql");
 const FAILED: &str = include_str!("sql/dead_letter_failed.sql");
 const DRAINABLE: &str = include_str!("sql/dead_letter_drainable.sql");
@@ -268,6 +269,20 @@ pub(crate) async fn resolve(
         .execute(connection)
         .await?;
     Ok(done.rows_affected())
+}
+
+/// Forgets the letters of a generation that never was live and never will be.
+pub(crate) async fn forget(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+) -> Result<(), Error> {
+    sqlx::query(FORGET)
+        .bind(projection)
+        .bind(generation)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Records that a letter has failed again.

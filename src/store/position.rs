@@ -353,6 +353,8 @@ pub(crate) struct Status {
     pub(crate) desired_state: String,
     #[sqlx(rename = "live_generation")]
     pub(crate) generation: i32,
+    /// The generation that is being built beside it.
+    pub(crate) building: Option<i32>,
     pub(crate) definition: String,
     pub(crate) topic: String,
     pub(crate) partition: i32,

@@ -44,6 +44,7 @@ mod postgres_outages;
 mod quarantine;
 mod rebalance;
 mod rebuild;
+mod rebuild_messages;
 mod records;
 mod redrive;
 mod relay;

@@ -1,17 +1,14 @@
 //! A read model is built anew beside the live one, and takes its place.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use uuid::Uuid;
 
 use crate::harness::{
-    LONG, Output, Session, Watch, World, configure_topic, delete_records_before, message_id,
-    unique, wait_until,
+    LONG, Output, Session, Watch, World, configure_topic, delete_records_before, unique, wait_until,
 };
 
 const NEXT_VERSION: (&str, &str) = (
@@ -19,7 +16,7 @@ const NEXT_VERSION: (&str, &str) = (
     "[projections.balances]\nversion = 2",
 );
 
-fn rebuild(world: &World, command: &[&str]) -> Output {
+pub(crate) fn rebuild(world: &World, command: &[&str]) -> Output {
     let command: Vec<&str> = ["rebuild"]
         .into_iter()
         .chain(command.iter().copied())
@@ -28,7 +25,7 @@ fn rebuild(world: &World, command: &[&str]) -> Output {
 }
 
 /// The live generation of a projection.
-fn live(world: &World, projection: &str) -> i32 {
+pub(crate) fn live(world: &World, projection: &str) -> i32 {
     world.db.one(&format!(
         "SELECT live_generation FROM tidegate.projection WHERE name = '{projection}'"
     ))
@@ -186,217 +183,16 @@ const COPIES_FILE: (&str, &str) = (
     "CREATE TABLE copies (record_offset bigint NOT NULL, share bigint)",
 );
 
-fn copies() -> World {
+pub(crate) fn copies() -> World {
     World::new(1, COPIES, &[COPIES_FILE])
 }
 
-/// From division by zero to none, and back.
-fn repair(world: &mut World) {
-    world.change_projections("version = 1", "version = 2");
-    world.change_projections("100 / amount FROM", "100 / nullif(amount, 0) FROM");
-}
-
-fn spoil(world: &mut World) {
-    world.change_projections("version = 2", "version = 1");
-    world.change_projections("100 / nullif(amount, 0) FROM", "100 / amount FROM");
-}
-
-fn send(world: &World, amounts: &[i64]) {
+pub(crate) fn send(world: &World, amounts: &[i64]) {
     let sender = world.sender();
     for amount in amounts {
         sender.send_json(0, &json!({ "amount": amount }));
     }
     sender.flush();
-}
-
-/// Every record's message is there, once, but for those of some offsets.
-#[track_caller]
-fn assert_copied(world: &World, but: &[i64]) {
-    let stream = format!("copies/{}/0", world.incoming());
-    let found = world.outbox().remove(&stream).unwrap();
-    let ids: BTreeSet<Uuid> = found.iter().map(|message| message.id).collect();
-    assert_eq!(ids.len(), found.len(), "no id is there twice");
-    let log = world.log();
-    let of = log.iter().filter(|record| !but.contains(&record.offset));
-    let expected: BTreeSet<Uuid> = of
-        .map(|record| message_id("copies", 1, world.incoming(), record, "copy", 0))
-        .collect();
-    assert_eq!(ids, expected);
-}
-
-// I5: records that are parked in one generation and applied in another, one that is given up meanwhile, a rollback, what is
-// parked after that, a cut-over again, and a reset at the end.
-#[test]
-fn a_message_is_sent_once_over_rebuild_cut_over_rollback_and_reset() {
-    let mut world = copies();
-    send(&world, &[1, 0, 2, 0, 3, 0, 4]);
-    // This one neither of them can apply.
-    let sender = world.sender();
-    sender.send_json(0, &json!({ "amount": null }));
-    sender.flush();
-    let process = world.start("old");
-    world.wait_until_done(LONG);
-    assert_eq!(world.parked(), 4);
-    assert_copied(&world, &[1, 3, 5, 7]);
-
-    repair(&mut world);
-    rebuild(&world, &["start", "copies"]).expect(0);
-    let held: i64 = world.db.one("SELECT count(*) FROM copies__g2._held");
-    assert_eq!(held, 3);
-    assert_copied(&world, &[1, 3, 5, 7]);
-    spoil(&mut world);
-    let number: i64 = world
-        .db
-        .one("SELECT number FROM tidegate.dead_letter WHERE record_offset = 3");
-    let number = number.to_string();
-    world
-        .tidegate(&[
-            "dead-letters",
-            "discard",
-            "copies",
-            "--number",
-            &number,
-            "--why",
-            "test",
-            "--yes",
-        ])
-        .expect(0);
-    repair(&mut world);
-    // What was made differs, as it should, and that needs a yes of its own.
-    let refused = rebuild(&world, &["cut-over", "copies", "--yes"]).expect(70);
-    assert!(
-        refused.stdout.contains("copies, only built: "),
-        "{}",
-        refused.stdout
-    );
-    assert!(
-        refused.stderr.contains("--accept-differences"),
-        "{}",
-        refused.stderr
-    );
-    assert_eq!(live(&world, "copies"), 1);
-    let told = rebuild(
-        &world,
-        &["cut-over", "copies", "--yes", "--accept-differences"],
-    )
-    .expect(0);
-    assert!(
-        told.stdout.contains("2 messages of records"),
-        "{}",
-        told.stdout
-    );
-    assert_copied(&world, &[3, 7]);
-    process.stop();
-    let process = world.start("new");
-    send(&world, &[5, 0]);
-    world.wait_until_done(LONG);
-    assert_copied(&world, &[3, 7]);
-
-    // Back, with the old definition; what it parks now has a right to emit that the next cut-over spends.
-    let refused = rebuild(&world, &["rollback", "copies", "--yes"]).expect(70);
-    assert!(refused.stderr.contains("version 1"), "{}", refused.stderr);
-    spoil(&mut world);
-    rebuild(&world, &["rollback", "copies", "--yes"]).expect(0);
-    assert_eq!(live(&world, "copies"), 1);
-    assert_copied(&world, &[3, 7]);
-    process.stop();
-    let process = world.start("old again");
-    send(&world, &[0, 6]);
-    world.wait_until_done(LONG);
-    assert_copied(&world, &[3, 7, 10]);
-    // What waited here since before the first cut-over was sent in the other generation.
-    world
-        .tidegate(&["dead-letters", "redrive", "copies"])
-        .expect(70);
-    process.stop();
-
-    repair(&mut world);
-    rebuild(&world, &["rollback", "copies", "--yes"]).expect(0);
-    assert_eq!(live(&world, "copies"), 2);
-    assert_copied(&world, &[3, 7]);
-    let process = world.start("new again");
-    world
-        .tidegate(&["reset", "copies", "--to", "earliest", "--yes"])
-        .expect(0);
-    send(&world, &[7]);
-    world.wait_until_done(LONG);
-    assert_eq!(live(&world, "copies"), 3);
-    assert_copied(&world, &[3, 7]);
-    let rows: i64 = world.db.one("SELECT count(*) FROM copies.copies");
-    assert_eq!(rows, 12);
-    // Its right has outlived everything.
-    process.stop();
-    world.change_projections(
-        "amount = \"bigint\"",
-        "amount = { type = \"bigint\", nullable = true }",
-    );
-    world
-        .tidegate(&["dead-letters", "redrive", "copies"])
-        .expect(0);
-    assert_copied(&world, &[3]);
-    let rights: i64 = world.db.one("SELECT count(*) FROM tidegate.unemitted");
-    assert_eq!(rights, 0);
-    world.tidegate(&["verify"]).expect(0);
-}
-
-/// Cannot apply what divides by zero, and waits for what is missing.
-const STEPS: &str = r#"
-[projections.steps]
-version  = 1
-topics   = ["@in@"]
-entity   = "/e"
-sequence = "/s"
-gate     = "next"
-setup    = "steps.sql"
-columns  = { e = "text", s = "bigint", d = "bigint" }
-
-[[projections.steps.apply]]
-sql = "INSERT INTO steps (e, s, d) SELECT e, s, 1 / d FROM events"
-
-[[projections.steps.emit]]
-name  = "step"
-topic = "@out@"
-sql   = "SELECT _ref, e AS key, jsonb_build_object('s', s) AS payload FROM events"
-"#;
-
-// I5: what a build parks and applies later keeps its message too, and an entity's messages come in the order of its events.
-#[test]
-fn what_waited_in_a_build_is_sent_in_order_at_the_cut_over() {
-    let setup = "CREATE TABLE steps (e text, s bigint, d bigint)";
-    let mut world = World::new(1, STEPS, &[("steps.sql", setup)]);
-    let sender = world.sender();
-    for (s, d) in [(1, 1), (3, 1), (2, 0)] {
-        sender.send_json(0, &json!({ "e": "a", "s": s, "d": d }));
-    }
-    sender.flush();
-    let process = world.start("a");
-    world.wait_until_done(LONG);
-    assert_eq!(world.parked(), 2);
-    process.stop();
-    world.change_projections("version  = 1", "version  = 2");
-    world.change_projections("1 / d FROM", "1 / nullif(d, 0) FROM");
-    let build = world.launch("rebuild").batch_records_max(1);
-    build.output(&["rebuild", "start", "steps"]).expect(0);
-    wait_until(LONG, "what waits is kept back too", || {
-        // Whoever builds is told to drain by what it applies, or looks by itself.
-        let held: i64 = world.db.one("SELECT count(*) FROM steps__g2._held");
-        held == 2 || {
-            rebuild(&world, &["verify", "steps"]).expect(70);
-            false
-        }
-    });
-    let command = ["cut-over", "steps", "--yes", "--accept-differences"];
-    let told = rebuild(&world, &command).expect(0).stdout;
-    assert!(told.contains("2 messages of records"), "{told}");
-    let stream = format!("steps/{}/0", world.incoming());
-    let steps: Vec<i64> = world.outbox()[&stream]
-        .iter()
-        .map(|message| message.payload["s"].as_i64().unwrap())
-        .collect();
-    assert_eq!(steps, [1, 2, 3]);
-    let rows: Vec<(i64,)> = world.db.rows("SELECT s FROM steps.steps ORDER BY s");
-    assert_eq!(rows, [(1,), (2,), (3,)]);
-    world.tidegate(&["verify"]).expect(0);
 }
 
 // I8: a trigger that names the live schema writes there from the build too.
@@ -482,6 +278,7 @@ fn an_abandoned_rebuild_leaves_the_live_generation() {
         .expect(0)
         .json();
     assert_eq!(status["remaining"], 0);
+    assert_eq!(world.status()["projections"][0]["building"], 2);
     assert_eq!(status["beside"][0]["schema"], "balances__g2");
     // Another configuration cannot go on with it.
     world.change_projections("version = 2", "version = 3");
@@ -503,6 +300,38 @@ fn an_abandoned_rebuild_leaves_the_live_generation() {
     assert_eq!((world.stored(), world.positions(), epochs(&world)), before);
     rebuild(&world, &["abandon", "balances", "--yes"]).expect(70);
     process.stop();
+}
+
+// I8: whoever is at work is told, and writes nothing more.
+#[test]
+fn a_build_that_is_given_up_by_somebody_else_ends() {
+    let world = World::journal(2);
+    world.stream().produce(500);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    thread::scope(|scope| {
+        let world = &world;
+        let building = scope.spawn(move || {
+            let slow = "apply-before-commit=sleep(200)";
+            let launch = world.launch("rebuild").batch_records_max(5);
+            launch
+                .failpoints(slow)
+                .output(&["rebuild", "start", "journal"])
+        });
+        wait_until(LONG, "some is built", || {
+            let built: Option<i64> = world
+                .db
+                .one("SELECT sum(consumed)::bigint FROM tidegate.position WHERE generation = 2");
+            built.is_some_and(|built| built > 0)
+        });
+        let abandoned = world.tidegate(&["rebuild", "abandon", "journal", "--yes"]);
+        assert!(abandoned.expect(0).stdout.contains("is dropped"));
+        let told = building.join().unwrap().expect(70).stderr;
+        assert!(told.contains("is not being built any more"), "{told}");
+    });
+    assert_eq!(schemas(&world, "journal"), ["journal"]);
+    process.stop();
+    world.assert_exact();
 }
 
 // I8: nothing is made, and every reason is told.
@@ -668,6 +497,12 @@ fn a_build_goes_on_over_an_outage_and_with_new_partitions() {
             sum.is_some_and(|sum| sum >= least)
         };
         wait_until(LONG, "some is built", || built(200));
+        let other = world.tidegate(&["rebuild", "start", "balances"]).expect(75);
+        assert!(
+            other.stderr.contains("another process is building"),
+            "{}",
+            other.stderr
+        );
         world.add_partitions(3);
         feeder.spread(3);
         world.db.run(

@@ -1,7 +1,7 @@
 //! Tidegate's protocol as a model, checked in every state that it can reach.
 //!
-//! Two state machines: [`apply`], from Kafka's assignment to the commit, with claims and resets; and [`relay`],
-//! from the outbox to the topic. Each is run in small worlds, with a bound on what goes wrong, in every order
+//! Three state machines: [`apply`], from Kafka's assignment to the commit, with claims and resets; [`emission`], the
+//! right to emit over resets, rebuilds and rollbacks; and [`relay`], from the outbox to the topic. Each is run in small worlds, with a bound on what goes wrong, in every order
 //! in which the steps of all can come. A world that breaks a promise is told step by step.
 //!
 //! A model proves little until it has been seen to fail: each of the mistakes that one could make is planted,
@@ -22,6 +22,7 @@
 
 mod apply;
 mod check;
+mod emission;
 mod mistake;
 mod relay;
 
@@ -33,6 +34,7 @@ use apply::{
     Protocol,
 };
 use check::{Checkable, breaks, holds, recovers, stands_still};
+use emission::{NO_RIGHT_LOST, ONCE_OVER_ALL, Operators, Rights};
 use mistake::Mistake;
 use relay::{NEVER_TAKEN_BACK, NONE_PASSED_OVER, Relays, SENT_IN_ORDER};
 use stateright::Model;
@@ -120,6 +122,18 @@ const RELAYS: Relays = Relays {
         lost_sessions: 1,
         database_crashes: 1,
         refusals: 1,
+    },
+    mistakes: &[],
+    only: None,
+};
+
+const RIGHTS: Rights = Rights {
+    operators: Operators {
+        resets: 1,
+        rebuilds: 1,
+        rollbacks: 1,
+        discards: 1,
+        repairs: 1,
     },
     mistakes: &[],
     only: None,
@@ -252,6 +266,36 @@ fn relays_pass_over_nothing_and_send_nothing_that_may_be_taken_back() {
     );
 }
 
+#[test]
+fn a_right_to_emit_is_used_once_over_resets_rebuilds_and_rollbacks() {
+    let operators = Operators {
+        resets: 2,
+        ..RIGHTS.operators
+    };
+    holds(
+        "two resets and a rebuild",
+        Rights {
+            operators,
+            ..RIGHTS
+        },
+        70_000,
+    );
+    let operators = Operators {
+        rebuilds: 2,
+        rollbacks: 2,
+        repairs: 0,
+        ..RIGHTS.operators
+    };
+    holds(
+        "two rebuilds and two rollbacks",
+        Rights {
+            operators,
+            ..RIGHTS
+        },
+        100_000,
+    );
+}
+
 // The liveness of claims and of the relay: nobody stands still, however workers fence each other.
 #[test]
 fn from_every_state_there_is_a_way_to_the_end() {
@@ -274,6 +318,7 @@ fn from_every_state_there_is_a_way_to_the_end() {
         5_000,
     );
     recovers("relays", &RELAYS, 50_000);
+    recovers("rebuilds", &RIGHTS, 10_000);
 }
 
 /// Mistakes of claims, batches and resets, the world to make them in, and a promise that breaks.
@@ -345,8 +390,24 @@ const RELAY_MISTAKES: [(&[Mistake], &str); 7] = {
     ]
 };
 
+/// Mistakes of rebuilds, and a promise that breaks.
+const RIGHTS_MISTAKES: [(&[Mistake], &str); 6] = {
+    use Mistake::*;
+    [
+        (&[BuildPassesLive], NO_RIGHT_LOST),
+        (&[BuildSpends], NO_RIGHT_LOST),
+        (&[HeldUnchecked], ONCE_OVER_ALL),
+        (&[NothingHeld], NO_RIGHT_LOST),
+        (&[NothingSettled], ONCE_OVER_ALL),
+        (&[WaitingSettled], NO_RIGHT_LOST),
+    ]
+};
+
 #[test]
 fn every_planted_mistake_is_found() {
+    for (mistakes, promise) in RIGHTS_MISTAKES {
+        breaks(&format!("{mistakes:?}"), &RIGHTS.with(mistakes), promise);
+    }
     for (mistakes, world, promise) in MISTAKES {
         breaks(&format!("{mistakes:?}"), &world.with(mistakes), promise);
     }
@@ -360,10 +421,12 @@ fn every_promise_is_broken_by_some_mistake() {
     let promises = SMALL.properties().into_iter().map(|p| p.name);
     let promises: BTreeSet<&str> = promises
         .chain(RELAYS.properties().into_iter().map(|p| p.name))
+        .chain(RIGHTS.properties().into_iter().map(|p| p.name))
         .collect();
     let broken = MISTAKES.map(|(_, _, promise)| promise).into_iter();
     let broken: BTreeSet<&str> = broken
         .chain(RELAY_MISTAKES.map(|(_, promise)| promise))
+        .chain(RIGHTS_MISTAKES.map(|(_, promise)| promise))
         .collect();
     assert_eq!(promises, broken);
 }
@@ -387,8 +450,8 @@ fn records_that_a_mistake_has_lost_are_never_applied() {
 #[test]
 fn a_mistake_that_another_rule_makes_up_for_breaks_nothing() {
     use Mistake::{
-        BlindRetry, ClaimReadsBeforeItsLock, CursorWithoutLease, NoOffsetCheck, NoOwnerCheck,
-        SkipDoesNotFence,
+        BlindRetry, ClaimReadsBeforeItsLock, CursorWithoutLease, CutsOverBehind, NoOffsetCheck,
+        NoOwnerCheck, RollbackDoesNotCatchUp, SkipDoesNotFence,
     };
     // The owner check refuses old batches, and a claim waits for a COMMIT that is under way.
     holds("NoOffsetCheck", SMALL.with(&[NoOffsetCheck]), 4_000);
@@ -415,6 +478,10 @@ fn a_mistake_that_another_rule_makes_up_for_breaks_nothing() {
     ] {
         let effects = SMALL.with(&[NoOwnerCheck]).only(promise);
         holds("NoOwnerCheck", effects, 4_000);
+    }
+    // Readers would see the past (I2), but the right to emit has been raised to where the former one stood.
+    for mistake in [&[CutsOverBehind], &[RollbackDoesNotCatchUp]] {
+        holds(&format!("{mistake:?}"), RIGHTS.with(mistake), 10_000);
     }
     // The cursor never goes back, and whoever moves it has sent what is below.
     holds(

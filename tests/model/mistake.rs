@@ -40,6 +40,23 @@ pub(crate) enum Mistake {
     /// A worker that finds itself fenced stops, and waits for Kafka to say something.
     FencedStops,
 
+    /// A build reads on where the live generation has not been.
+    BuildPassesLive,
+    /// A build spends the right of what it keeps back.
+    BuildSpends,
+    /// A cut-over does not wait for the build to stand where the live generation stands.
+    CutsOverBehind,
+    /// A cut-over puts everything in the outbox that was kept back.
+    HeldUnchecked,
+    /// A cut-over puts nothing of it there.
+    NothingHeld,
+    /// A cut-over spends no right of what the build has passed.
+    NothingSettled,
+    /// A cut-over spends the rights of what waits in the build too.
+    WaitingSettled,
+    /// A rollback takes the former generation as it stands.
+    RollbackDoesNotCatchUp,
+
     /// The relay sends what it has read, without a barrier.
     NoBarrier,
     /// The relay's barrier runs on another connection than its read.

@@ -9,7 +9,7 @@ use crate::failpoint;
 use crate::runtime::reposition::end;
 use crate::store::generation::{self, Beside, State};
 use crate::store::operation::Operation;
-use crate::store::{self, operation, position, swap, transaction};
+use crate::store::{self, dead_letter, operation, position, swap, transaction};
 
 /// The failpoints around the COMMIT.
 const AROUND_COMMIT: [&str; 2] = [
@@ -85,6 +85,9 @@ impl Rebuilder {
             true => State::Retired,
             false => {
                 swap::drop(connection, beside.schema_oid, &beside.schema_name).await?; // I8
+                if beside.live_at.is_none() {
+                    dead_letter::forget(connection, name, beside.number).await?;
+                }
                 State::Abandoned
             }
         };

@@ -44,6 +44,8 @@ pub(crate) struct Share {
     pub(crate) next: i64,
     /// Where the live generation stands.
     pub(crate) live: i64,
+    /// Whether the build has met it: a partition that is new to it has no position there for a moment.
+    pub(crate) is_met: bool,
 }
 
 /// How far a build is.
@@ -78,6 +80,7 @@ impl Progress {
                     .min(next),
                 next,
                 live: mark.next_offset,
+                is_met: own.is_some(),
                 partition,
             }
         };
@@ -130,7 +133,9 @@ impl Progress {
 
     /// Whether it stands where the live generation stands, in every partition.
     pub(crate) fn is_level(&self) -> bool {
-        self.shares.iter().all(|share| share.next == share.live)
+        self.shares
+            .iter()
+            .all(|share| share.is_met && share.next == share.live)
     }
 }
 

@@ -121,7 +121,8 @@ impl Rebuilder {
         match done {
             Ok((operation, old_schema, messages)) => {
                 failpoint::reach(failpoint::REBUILD_BEFORE_CUT_OVER);
-                transaction::commit(&mut connection).await?;
+                let committed = transaction::commit(&mut connection).await;
+                committed.map_err(RebuildError::Unknown)?;
                 let pause = began.elapsed();
                 failpoint::reach(failpoint::REBUILD_AFTER_CUT_OVER);
                 Ok(CutOver {

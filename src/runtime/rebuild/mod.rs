@@ -98,6 +98,10 @@ pub(crate) enum RebuildError {
         "the build did not come to stand where the live generation stands within {tries} tries, each of which held that up for a second at most; {remaining} records were missing in the last one. Try again when less comes in"
     )]
     NotLevel { tries: u32, remaining: i64 },
+    #[error(
+        "the cut-over was not answered: {0}. `tidegate rebuild status` says whether it has happened"
+    )]
+    Unknown(store::Error),
     #[error("stopped; what is built stays, and the same command goes on from there")]
     Stopped,
     #[error(

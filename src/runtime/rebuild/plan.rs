@@ -4,6 +4,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{RebuildError, Rebuilder};
+use crate::engine::rebuild;
 use crate::kafka::{Topics, Watermarks};
 use crate::projection::{Gate, Start};
 use crate::runtime::reset::topic_ids;
@@ -132,12 +133,14 @@ impl Rebuilder {
     fn planned(&self, mark: &Mark, log: Watermarks, obstacles: &mut Vec<Obstacle>) -> Planned {
         let partition = mark.of();
         let first = mark.first_offset.unwrap_or(0);
-        let begins = match self.projection.start {
-            // What is older than the projection itself is not a part of it.
-            Start::Latest => first,
-            Start::Earliest => log.low,
-        };
-        if log.low > first && mark.next_offset > first {
+        let reads = rebuild::Partition {
+            low: log.low,
+            first,
+            next: mark.next_offset,
+            from_the_oldest: self.projection.start == Start::Earliest,
+        }
+        .reads();
+        if reads.is_truncated {
             obstacles.push(Obstacle {
                 what: format!(
                     "{partition} begins at {}, and the live generation has read from {first} on: its history is not complete any more",
@@ -149,7 +152,7 @@ impl Rebuilder {
         }
         Planned {
             partition,
-            from: begins.max(log.low),
+            from: reads.from,
             to: mark.next_offset,
             incarnation: mark.incarnation,
             topic_id: mark.topic_id,

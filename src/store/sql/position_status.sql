@@ -1,5 +1,7 @@
 -- Everything `status` and `verify` show of the live generations.
-SELECT p.name AS projection, p.desired_state, p.live_generation, g.definition, q.topic, q.partition, q.next_offset,
+SELECT p.name AS projection, p.desired_state, p.live_generation,
+       (SELECT b.number FROM tidegate.generation b WHERE b.projection = p.name AND b.state = 'building') AS building,
+       g.definition, q.topic, q.partition, q.next_offset,
        q.epoch, q.owner,
        EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
                WHERE q.owner <> '' AND starts_with(a.application_name, 'tidegate ' || q.owner)) AS connected,
