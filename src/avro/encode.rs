@@ -14,6 +14,9 @@ use uuid::Uuid;
 use super::datum::Unit;
 use super::schema::{Id, Meaning, Schema, Type};
 
+/// So many digits of a number are the same after it was a floating-point one.
+const DIGITS_EXACT: usize = 15;
+
 /// Where bytes stand in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bytes {
@@ -179,6 +182,10 @@ impl Writer<'_> {
                     let text = json
                         .as_str()
                         .map_or_else(|| json.to_string(), str::to_owned);
+                    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+                    if json.is_f64() && digits > DIGITS_EXACT {
+                        return Err(format!("{text} may have lost digits; write it as a string"));
+                    }
                     return unscaled(&text, scale).map(Cow::Owned);
                 }
                 (Meaning::Uuid, Value::String(text)) => {

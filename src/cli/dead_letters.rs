@@ -349,10 +349,11 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
         return Ok(());
     }
     let owner = format!("cli-{}", std::process::id());
-    let (decoder, secrets) = (
-        Decoder::new(projection, schema_registry(&config, &database)?.as_ref()),
-        config.secrets(),
-    );
+    let schemas = schema_registry(&config, &database)?;
+    let settled = runtime::settle_outgoing(projection, schemas.as_ref()).await;
+    settled.map_err(|why| Failed::new(CODE_TRY_AGAIN, anyhow::anyhow!(why)))?;
+    let decoder = Decoder::new(projection, schemas.as_ref());
+    let secrets = config.secrets();
     let mut redriver = Redriver {
         role: Role::Live,
         projection,

@@ -104,7 +104,7 @@ fn read_one(
         types: types.as_ref().map(|types| types.known.as_slice()),
     };
     let (mut applies, apply_places) = read_applies(name, &section, names, sources);
-    let (mut emits, emit_places) = read_emits(name, &section, names, sources);
+    let (mut emits, emit_places) = read_emits(name, &section, names, values, sources);
     let no_apply = section.value("apply").is_none() && !section.misspells("apply");
     if no_apply || is_empty_array(&section, "apply") {
         let what = format!("`projections.{name}` applies nothing");
@@ -140,6 +140,11 @@ fn read_one(
     projection.format = format;
     projection.limits = values.limits;
     projection.types = types;
+    projection.outgoing = sql
+        .emits
+        .iter()
+        .filter_map(|emit| emit.outgoing.clone())
+        .collect();
     if projection.entity.is_none() {
         let emits = sql.emits.iter().map(|emit| &emit.statement);
         let statements = sql.applies.iter().chain(emits);
@@ -456,6 +461,7 @@ fn read_emits(
     projection: &str,
     section: &Section<'_>,
     names: Names<'_>,
+    values: Values,
     sources: &mut Sources<'_>,
 ) -> (Vec<Emit>, Vec<SqlPlace>) {
     let mut emits: Vec<Emit> = Vec::new();
@@ -464,7 +470,11 @@ fn read_emits(
         let cure = "name the topic that the messages go to";
         let topic = table.required("topic", cure, sources);
         let name = table.located("name", sources);
-        table.finish(&["name", "topic", "sql", "per_event", "types"], sources);
+        let topic_name = topic.as_ref().map(|topic| topic.text.clone());
+        let outgoing = values::read_outgoing(&table, topic_name.as_deref(), values, sources);
+        let known = ["name", "topic", "sql", "per_event", "types"];
+        let known: Vec<&str> = known.iter().chain(&values::EMIT_KEYS).copied().collect();
+        table.finish(&known, sources);
         if let Some(Setting { text, place }) = &topic
             && !is_topic(text)
         {
@@ -490,6 +500,7 @@ fn read_emits(
                 name,
                 topic,
                 statement,
+                outgoing: outgoing.map(Arc::new),
             });
             places.push(place);
         }

@@ -11,8 +11,8 @@ use super::section::{File, Section, Setting, Sources};
 use crate::avro::Schema;
 use crate::codec::{RoleOf, misfit};
 use crate::projection::{
-    AvroFormat, Format, Framing, Gate, Projection, Source, Tombstones, Types, UnknownType,
-    ValueLimits,
+    AvroFormat, Format, Frame, Framing, Gate, Outgoing, Projection, Source, Tombstones, Types,
+    UnknownType, ValueLimits,
 };
 use crate::registry::{self, Credentials};
 
@@ -269,6 +269,71 @@ pub(super) fn read_format(
         _ if name == Name::Debezium => Format::Debezium(None),
         _ => Format::Json,
     }
+}
+
+/// What is set for the payloads of an emit.
+pub(super) const EMIT_KEYS: [&str; 4] = ["schema", "framing", "subject", "register"];
+
+/// How the payloads of an emit are written, if not as they are.
+pub(super) fn read_outgoing(
+    table: &Section<'_>,
+    topic: Option<&str>,
+    values: Values,
+    sources: &mut Sources<'_>,
+) -> Option<Outgoing> {
+    let Some(file) = table.located("schema", sources) else {
+        for key in ["framing", "subject", "register"] {
+            if let Some(place) = table.place_of_setting(key, sources) {
+                let what = format!("`{key}` of an emit means nothing without `schema`");
+                sources
+                    .problems
+                    .add(place, what, "remove it, or name the schema of the payload");
+            }
+        }
+        return None;
+    };
+    let place = file.place.clone();
+    let path = sources.folder.join(&file.text);
+    let schema = read_schema(vec![file], sources);
+    let frames = [("confluent", 0), ("single-object", 1), ("raw", 2)];
+    let frame = table.choice("framing", &frames, sources).unwrap_or(0);
+    let subject = table.located("subject", sources);
+    let register = table
+        .located("register", sources)
+        .map(|setting| setting.place);
+    let register_is = table.flag("register", true, sources);
+    if frame != 0 {
+        for (key, at) in [
+            ("subject", subject.as_ref().map(|s| &s.place)),
+            ("register", register.as_ref()),
+        ] {
+            if let Some(at) = at {
+                let what = format!("`{key}` means nothing without the framing `confluent`");
+                sources
+                    .problems
+                    .add(at.clone(), what, "remove it: no registry is asked");
+            }
+        }
+    } else if !values.has_registry {
+        let what = "the framing `confluent` needs [schema_registry]".to_owned();
+        let cure = "say where it is, or set `framing` to \"raw\" or \"single-object\"";
+        sources.problems.add(place, what, cure);
+    }
+    let frame = match frame {
+        0 => Frame::Confluent {
+            subject: match subject {
+                Some(subject) => subject.text,
+                // As serializers name it for the values of a topic.
+                None => format!("{}-value", topic.unwrap_or_default()),
+            },
+            register: register_is,
+        },
+        1 => Frame::SingleObject,
+        _ => Frame::Raw,
+    };
+    // It was read a moment ago.
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(Outgoing::new(schema?, text, frame))
 }
 
 /// The types of event that a projection tells apart.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::column::Column;
 use super::fold::{Fold, Folded};
 use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
+use super::outgoing::Outgoing;
 use crate::avro::Schema;
 use crate::engine::Class;
 
@@ -261,6 +262,8 @@ pub struct Projection {
     pub(crate) columns: Vec<Column>,
     pub(crate) format: Format,
     pub(crate) types: Option<Types>,
+    /// How messages are written that are not JSON, to be settled before anything is emitted.
+    pub(crate) outgoing: Vec<Arc<Outgoing>>,
     pub(crate) limits: ValueLimits,
     pub(crate) tombstones: Tombstones,
     pub(crate) on_failure: OnFailure,
@@ -340,6 +343,7 @@ impl Projection {
             columns: Vec::new(),
             format: Format::default(),
             types: None,
+            outgoing: Vec::new(),
             limits: ValueLimits::default(),
             tombstones: Tombstones::default(),
             on_failure: OnFailure::default(),

@@ -9,6 +9,7 @@ mod definition;
 mod events;
 mod fold;
 mod handler;
+mod outgoing;
 mod registry;
 
 pub use column::{Column, ColumnType, TimeUnit};
@@ -31,3 +32,4 @@ pub(crate) use definition::{
 };
 pub(crate) use events::{Events, Outcome, Ref, Share};
 pub(crate) use handler::Handler;
+pub(crate) use outgoing::{Frame, Outgoing};

@@ -76,8 +76,15 @@ struct Reference {
 }
 
 #[derive(Deserialize)]
+struct Id {
+    id: u32,
+}
+
+#[derive(Deserialize)]
 struct Refusal {
     error_code: i64,
+    #[serde(default)]
+    message: String,
 }
 
 #[derive(Debug)]
@@ -179,12 +186,41 @@ impl Client {
         }
     }
 
+    /// The id of a schema under a subject.
+    pub(super) async fn id_of(
+        &self,
+        subject: &str,
+        schema: &str,
+        register: bool,
+    ) -> Result<u32, String> {
+        let versions = if register { "/versions" } else { "" };
+        let path = format!("subjects/{}{versions}", escaped(subject));
+        let body = serde_json::json!({ "schema": schema }).to_string();
+        let mut failures = Vec::new();
+        for url in &self.urls {
+            let request = self.http.post(format!("{url}/{path}"));
+            let request = request
+                .header("Content-Type", "application/vnd.schemaregistry.v1+json")
+                .body(body.clone());
+            match self.answer::<Id>(request).await {
+                Ok(Said::This(Id { id })) => return Ok(id),
+                Ok(Said::Nothing) => failures.push(format!("{url}: it is not registered")),
+                Err(why) => failures.push(format!("{url}: {why}")),
+            }
+        }
+        Err(failures.join("; "))
+    }
+
     async fn ask(&self, url: &str, path: &str) -> Result<Said<Registered>, String> {
+        self.answer(self.http.get(format!("{url}/{path}"))).await
+    }
+
+    async fn answer<T: serde::de::DeserializeOwned>(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<Said<T>, String> {
         let accept = "application/vnd.schemaregistry.v1+json, application/json";
-        let request = self
-            .http
-            .get(format!("{url}/{path}"))
-            .header("Accept", accept);
+        let request = request.header("Accept", accept);
         let request = match &self.credentials {
             Credentials::None => request,
             Credentials::Basic { user, password } => request.basic_auth(user, Some(password)),
@@ -222,7 +258,13 @@ impl Client {
                         "{status}: it does not let us in; see `user`, `password` and `token` of [schema_registry]"
                     )
                 }
-                _ => status.to_string(),
+                _ => match serde_json::from_slice::<Refusal>(&body) {
+                    Ok(Refusal { message, .. }) if !message.is_empty() => {
+                        let message: String = message.chars().take(500).collect();
+                        format!("{status}: {message}")
+                    }
+                    _ => status.to_string(),
+                },
             });
         }
         serde_json::from_slice(&body)

@@ -174,6 +174,21 @@ impl Registry {
         Ok(())
     }
 
+    /// The id of a schema under a subject; registers it if it is not there, if that is wanted.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) async fn id_of(
+        &self,
+        subject: &str,
+        schema: &str,
+        register: bool,
+    ) -> Result<u32, String> {
+        let id = self.client.id_of(subject, schema, register).await;
+        telemetry::registry_asked(if id.is_ok() { "known" } else { "failed" });
+        id.map_err(|why| format!("the schema of subject `{subject}` has no id: {why}"))
+    }
+
     fn set(&self, id: u32, entry: Entry) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.insert(id, entry);

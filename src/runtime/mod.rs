@@ -9,6 +9,7 @@ mod dead_letter_topic;
 mod history;
 mod housekeeping;
 mod letters;
+mod outgoing;
 mod parking;
 mod quarantine;
 mod rebuild;
@@ -25,6 +26,7 @@ mod writer;
 
 pub(crate) use claim::Role;
 pub(crate) use letters::{LetterError, accept_gap, discard};
+pub(crate) use outgoing::settle as settle_outgoing;
 pub(crate) use quarantine::{QuarantineError, discard as discard_messages, release};
 pub(crate) use rebuild::{
     Aside, Builder, Plan, Progress, RebuildError, Rebuilder, Share, Standing, Verified,

@@ -66,6 +66,9 @@ impl<'p> Rehearsal<'p> {
         partitions: &[TopicPartition],
         database: Database,
     ) -> Result<Self, RehearsalError> {
+        for outgoing in &projection.outgoing {
+            outgoing.leave_as_json();
+        }
         let mut connection = database.connect(OWNER).await?;
         let mut claims = BTreeMap::new();
         let mut generation = None;

@@ -17,7 +17,7 @@ use super::claim::Role;
 use super::housekeeping::Housekeeping;
 use super::topic_watch::{self, TopicIds};
 use super::writer::{Bounds, Limits, Writer};
-use super::{attendance, start};
+use super::{attendance, outgoing, start};
 use crate::codec::Decoder;
 use crate::config::Config;
 use crate::engine::backoff;
@@ -62,6 +62,8 @@ pub(crate) enum Error {
     Cluster(#[from] ClusterError),
     #[error("schema registry: {0}")]
     Registry(String),
+    #[error("projection `{0}` cannot write its messages: {1}")]
+    Outgoing(String, String),
     #[error("projection `{0}` cannot go on: {1}")]
     Member(String, MemberError),
     #[error("the member of projection `{0}` has left its group unasked")]
@@ -77,7 +79,9 @@ impl Error {
             Self::Store(error) | Self::Start(_, start::Error::Store(error)) => {
                 error.class() == crate::engine::Class::Transient
             }
-            Self::Kafka(_)
+            // Whatever it is, it is the registry's to say, and may be put right there.
+            Self::Outgoing(..)
+            | Self::Kafka(_)
             | Self::Cluster(_)
             | Self::Member(_, MemberError::Client(_))
             | Self::Start(_, start::Error::Kafka(_)) => true,
@@ -423,7 +427,14 @@ impl Service {
         self.database.connect(&name).await
     }
 
+    /// Sees to it that messages can be written, before any are.
+    pub(super) async fn settle(&self, projection: &Projection) -> Result<(), Error> {
+        let settled = outgoing::settle(projection, self.registry.as_ref()).await;
+        settled.map_err(|why| Error::Outgoing(projection.name.clone(), why))
+    }
+
     async fn ensure(&self, projection: &Projection) -> Result<(), Error> {
+        self.settle(projection).await?;
         let failed = |error| Error::Start(projection.name.clone(), error);
         let mut connection = self.connect().await.map_err(|error| failed(error.into()))?;
         let timeouts = &self.database.timeouts;

@@ -91,6 +91,16 @@ pub(super) fn read(
                 _ => {}
             }
         }
+        if let (Some(outgoing), Some(payload)) = (&emit.outgoing, &message.payload) {
+            is_json = false;
+            let written = outgoing.write(payload).ok_or_else(|| {
+                fail("what its payload is to be written with is not settled".to_owned())
+            })?;
+            message.payload = Some(written.map_err(|why| {
+                HandlerError::terminal(format!("emit {}: payload: {why}", emit.name))
+                    .at_ref(reference)
+            })?);
+        }
         let named = message.headers.iter().any(|h| h.name == CONTENT_TYPE);
         if is_json && !named {
             let header = Header {

@@ -21,7 +21,7 @@ use sqlx::AssertSqlSafe;
 
 use crate::engine::Class;
 use crate::engine::steps;
-use crate::projection::{Batch, Column, Context, Handler, HandlerError, Ref};
+use crate::projection::{Batch, Column, Context, Handler, HandlerError, Outgoing, Ref};
 
 pub(crate) use check::{StatementProblem, Unchecked, check};
 use lexer::Lexed;
@@ -86,6 +86,8 @@ pub(crate) struct Emit {
     pub(crate) name: String,
     pub(crate) topic: String,
     pub(crate) statement: Statement,
+    /// How payloads are written; as they are, if it is not said.
+    pub(crate) outgoing: Option<Arc<Outgoing>>,
 }
 
 /// The handler of a SQL projection.

@@ -481,3 +481,186 @@ fn every_avro_type_becomes_the_postgres_type_that_is_meant() {
     let tree: Value = world.db.one("SELECT tree FROM kinds.kinds");
     assert_eq!(tree, json!({"time": "09:30:00", "maybe": "x"}));
 }
+
+/// What one projection sends in Avro another one reads.
+const OUTGOING: &str = r#"
+[projections.source]
+topics   = ["@in@"]
+gate     = "none"
+entity   = "/id"
+setup    = "none.sql"
+columns  = { id = "text", amount = "numeric", memo = { type = "text", nullable = true } }
+
+[[projections.source.apply]]
+sql = "INSERT INTO source (id) SELECT id FROM events"
+
+[[projections.source.emit]]
+name   = "told"
+topic  = "@out@"
+schema = "told.avsc"
+sql    = """
+SELECT _ref, id AS key, jsonb_build_object('id', id, 'amount', amount::text, 'at', _timestamp, 'memo', memo) AS payload FROM events
+WHERE memo IS DISTINCT FROM 'none'
+UNION ALL SELECT _ref, id, NULL FROM events WHERE memo = 'none'"""
+
+[projections.reader]
+topics     = ["@out@"]
+format     = "avro"
+schema     = "told.avsc"
+gate       = "none"
+tombstones = "event"
+setup      = "reader.sql"
+columns    = { id = "text", amount = "numeric", at = "timestamptz", memo = { type = "text", nullable = true } }
+
+[[projections.reader.apply]]
+sql = "INSERT INTO told (id, amount, at, memo, gone) SELECT id, amount, at, memo, _tombstone FROM events"
+"#;
+
+const TOLD: &str = r#"{"type": "record", "name": "Told", "fields": [
+    {"name": "id", "type": "string"},
+    {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 2}},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "memo", "type": ["null", "string"], "default": null}]}"#;
+
+/// Both projections, whose framing and registration are as these settings of the emit say.
+fn outgoing(settings: &str, framing: &str) -> (World, SchemaRegistry) {
+    let registry = SchemaRegistry::start();
+    let projections = OUTGOING
+        .replace(
+            "schema = \"told.avsc\"\nsql",
+            &format!("schema = \"told.avsc\"\n{settings}\nsql"),
+        )
+        .replace(
+            "gate       =",
+            &format!("framing = \"{framing}\"\ngate       ="),
+        );
+    let registry_settings = format!("[schema_registry]\nurl = \"{}\"\n", registry.url());
+    let files = [
+        ("none.sql", "CREATE TABLE source (id text)"),
+        (
+            "reader.sql",
+            "CREATE TABLE told (id text, amount numeric, at timestamptz, memo text, gone boolean)",
+        ),
+        ("told.avsc", TOLD),
+    ];
+    (
+        World::new(1, &format!("{registry_settings}{projections}"), &files),
+        registry,
+    )
+}
+
+/// Id, amount, memo, and whether it was a tombstone.
+type Told = (Option<String>, Option<String>, Option<String>, bool);
+
+fn told(world: &World) -> Vec<Told> {
+    wait_until(LONG, "its table is there", || {
+        world
+            .db
+            .one("SELECT to_regclass('reader.told') IS NOT NULL")
+    });
+    world
+        .db
+        .rows("SELECT id, amount::text, memo, gone FROM reader.told ORDER BY amount NULLS LAST")
+}
+
+// I5, I6: a payload is written with its schema, whatever the framing; one that the schema does not take is its record's fault.
+#[test]
+fn messages_leave_in_avro_as_their_schema_says() {
+    let settings = [
+        ("", "confluent"),
+        ("framing = \"single-object\"", "single-object"),
+        ("framing = \"raw\"", "raw"),
+    ];
+    for (setting, framing) in settings {
+        let (world, registry) = outgoing(setting, framing);
+        world.tidegate(&["check"]).expect(0);
+        let sender = world.sender();
+        for (id, amount, memo) in [
+            ("a", "-12345678901234567890.05", json!("x")),
+            ("b", "1.234", json!(null)),
+            ("c", "2", json!(null)),
+            ("d", "3", json!("none")),
+        ] {
+            sender.send_json(0, &json!({"id": id, "amount": amount, "memo": memo}));
+        }
+        sender.flush();
+        let _process = world.start("a");
+        wait_until(LONG, "all of it was told", || told(&world).len() == 3);
+        let row = |id: &str, amount: &str, memo: Option<&str>| {
+            (
+                Some(id.to_owned()),
+                Some(amount.to_owned()),
+                memo.map(str::to_owned),
+                false,
+            )
+        };
+        let gone = (None, None, None, true);
+        let expected = [
+            row("a", "-12345678901234567890.05", Some("x")),
+            row("c", "2.00", None),
+            gone,
+        ];
+        assert_eq!(told(&world), expected, "{framing}");
+        let parked = letters(&world);
+        assert_eq!(parked.len(), 1);
+        assert!(
+            parked[0].2.contains(
+                "emit told: payload: /amount: `1.234` is no decimal with 2 digits after the point"
+            ),
+            "{}",
+            parked[0].2
+        );
+        let subject = format!("/subjects/{}-value/versions", world.outgoing());
+        let registered = registry.asked().contains(&subject);
+        assert_eq!(registered, framing == "confluent");
+    }
+}
+
+// I10: without an id nothing is emitted; the projection waits until somebody has registered its schema.
+#[test]
+fn a_projection_whose_messages_have_no_schema_id_waits_for_it() {
+    let (world, registry) = outgoing("register = false\nsubject = \"told\"", "confluent");
+    let sender = world.sender();
+    sender.send_json(0, &json!({"id": "a", "amount": "1"}));
+    sender.flush();
+    let mut process = world.start("a");
+    process.wait_for_log(
+        LONG,
+        &[
+            "not started yet; trying again",
+            "projection `source` cannot write its messages: the schema of subject `told` has no id",
+        ],
+    );
+    assert!(process.is_running());
+    registry.register(7, TOLD);
+    wait_until(LONG, "it was told", || told(&world).len() == 1);
+    assert!(
+        registry
+            .asked()
+            .iter()
+            .all(|path| !path.ends_with("/versions"))
+    );
+    let value: Vec<u8> = world.db.one("SELECT payload FROM tidegate.outbox");
+    assert_eq!(value[..5], [0, 0, 0, 0, 7]);
+}
+
+// In tests of a projection its messages stay JSON, and are compared with their schema all the same.
+#[test]
+fn tests_see_messages_as_json_that_their_schema_takes() {
+    let (world, _registry) = outgoing("", "confluent");
+    let test = r#"
+[[test]]
+name = "it is told"
+projection = "source"
+given = [
+  { value = { id = "a", amount = "1.5", memo = "x" } },
+  { value = { id = "b", amount = "1.234", memo = "x" } },
+]
+copies = false
+then.messages = [{ key = "a", payload = { id = "a", amount = "1.5", memo = "x" } }]
+then.parked = 1
+"#;
+    let path = world.folder().join("told.test.toml");
+    std::fs::write(&path, test).unwrap();
+    world.tidegate(&["test", path.to_str().unwrap()]).expect(0);
+}

@@ -118,7 +118,7 @@ const KNOWS: [(&str, &[&str]); 18] = [
     ("store", &["types", "engine"]),
     (
         "sql_projection",
-        &["types", "engine", "projection", "store"],
+        &["types", "engine", "avro", "projection", "store"],
     ),
     ("kafka", &["types", "telemetry", "failpoint"]),
     (

@@ -164,6 +164,7 @@ impl Rebuilder {
     /// Begins to work on a generation that is being built.
     pub(crate) async fn build(&self, generation: Beside) -> Result<Builder, RebuildError> {
         let service = Arc::clone(&self.service);
+        service.settle(&self.projection).await?;
         let mut connection = service.connect().await?;
         let live = self.live(&mut connection).await?.generation;
         if !generation::keep_others_from_building(&mut connection, self.name()).await? {

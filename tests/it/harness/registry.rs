@@ -108,29 +108,38 @@ impl SchemaRegistry {
 fn serve(mut client: TcpStream, state: &Mutex<State>) {
     let mut request = Vec::new();
     let mut part = [0; 1024];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+    let body_at = loop {
+        if let Some(at) = request.windows(4).position(|end| end == b"\r\n\r\n") {
+            break at + 4;
+        }
+        match client.read(&mut part) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => request.extend_from_slice(&part[..count]),
+        }
+    };
+    let head = String::from_utf8_lossy(&request[..body_at]).into_owned();
+    let header = |name: &str| {
+        let of = |line: &str| {
+            line.get(..name.len())
+                .is_some_and(|n| n.eq_ignore_ascii_case(name))
+        };
+        head.lines()
+            .find(|line| of(line))
+            .map(|line| &line[name.len()..])
+    };
+    let length: usize = header("content-length: ").map_or(0, |length| length.parse().unwrap());
+    while request.len() < body_at + length {
         match client.read(&mut part) {
             Ok(0) | Err(_) => return,
             Ok(count) => request.extend_from_slice(&part[..count]),
         }
     }
-    let request = String::from_utf8_lossy(&request);
-    let path = request.split(' ').nth(1).unwrap_or_default();
-    let authorization = request.lines().find_map(|line| {
-        line.to_ascii_lowercase()
-            .starts_with("authorization: ")
-            .then(|| &line[15..])
-    });
+    let body = String::from_utf8_lossy(&request[body_at..]).into_owned();
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    let authorization = header("authorization: ");
     let (status, body) = {
         let mut state = state.lock().unwrap();
         state.asked.push(path.to_owned());
-        let id = path
-            .strip_prefix("/schemas/ids/")
-            .and_then(|id| id.parse::<u32>().ok());
-        let known = match id {
-            Some(id) => state.schemas.get(&id),
-            None => state.versions.get(path),
-        };
         let missing = json!({"error_code": 40403, "message": "Schema not found"});
         match state.mood {
             Mood::Silent => {
@@ -146,7 +155,10 @@ fn serve(mut client: TcpStream, state: &Mutex<State>) {
                 (401, json!({"error_code": 401}))
             }
             Mood::LagsBehind => (404, missing),
-            Mood::Good => known.map_or((404, missing), |found| (200, found.clone())),
+            Mood::Good => match state.answer(path, &body) {
+                Some(found) => (200, found),
+                None => (404, missing),
+            },
         }
     };
     let body = body.to_string();
@@ -155,4 +167,31 @@ fn serve(mut client: TcpStream, state: &Mutex<State>) {
         "HTTP/1.1 {status} X\r\ncontent-type: application/vnd.schemaregistry.v1+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );
+}
+
+impl State {
+    /// What is there under a path; or under a schema that is to have an id.
+    fn answer(&mut self, path: &str, body: &str) -> Option<Value> {
+        if let Some(id) = path.strip_prefix("/schemas/ids/") {
+            return self.schemas.get(&id.parse().ok()?).cloned();
+        }
+        let Ok(body) = serde_json::from_str::<Value>(body) else {
+            return self.versions.get(path).cloned();
+        };
+        let known = self
+            .schemas
+            .iter()
+            .find(|(_, known)| known["schema"] == body["schema"])
+            .map(|(id, _)| *id);
+        let id = match (known, path.ends_with("/versions")) {
+            (Some(id), _) => id,
+            (None, true) => {
+                let id = 100 + u32::try_from(self.schemas.len()).unwrap();
+                self.schemas.insert(id, json!({ "schema": body["schema"] }));
+                id
+            }
+            (None, false) => return None,
+        };
+        Some(json!({ "id": id }))
+    }
 }
