@@ -200,7 +200,7 @@ fn a_test_leaves_no_database_behind() {
 #[test]
 fn the_examples_are_right_and_their_own_tests_pass() {
     let world = World::without_kafka();
-    for (example, tests) in [("ledger", 4), ("feed", 2), ("totals", 1)] {
+    for (example, tests) in [("ledger", 4), ("orders", 3), ("feed", 2), ("totals", 1)] {
         let config = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/");
         let config = format!("{config}{example}/tidegate.toml");
         let run = |command: &str| {

@@ -1,0 +1,8 @@
+CREATE TABLE order_state (
+    order_id text PRIMARY KEY,
+    status   text NOT NULL,
+    total    bigint NOT NULL,
+    at       timestamptz NOT NULL,
+    coupon   text,
+    channel  text NOT NULL
+) WITH (fillfactor = 80);
