@@ -70,17 +70,18 @@ impl Redriver<'_> {
         let events = self.decode(&letters)?;
         let mut adopted = Vec::new();
         for (event, letter) in (0..).zip(&letters) {
+            // One that cannot be applied yet holds up nobody, as before.
+            let stays = events.filtered[event as usize] || events.rejected.contains_key(&event);
             let entity = events.readable_entity(event).filter(|e| !e.is_empty());
-            let Some(entity) = entity.filter(|_| !events.filtered[event as usize]) else {
+            let Some(entity) = entity.filter(|_| !stays) else {
                 continue;
             };
             let detail = format!("its entity, `{entity}`, could not be read before");
-            let waits = Rejection::new(Reason::Behind, detail);
             adopted.push(Adopted {
                 number: letter.number,
                 entity,
                 sequence: events.sequences[event as usize],
-                rejection: events.rejected.get(&event).cloned().unwrap_or(waits),
+                rejection: Rejection::new(Reason::Behind, detail),
             });
         }
         let entities: BTreeSet<&str> = adopted.iter().map(|letter| letter.entity).collect();
