@@ -147,6 +147,7 @@ find_missing() {
         has cc || missing "a C compiler" gcc libc6-dev
         has c++ || missing "a C++ compiler" g++
         has make || missing make make
+        has openssl || missing OpenSSL openssl # for the certificates of a test
         ;;
       kafka)
         has_java || missing "Java 17 or newer" "$(java_package)"

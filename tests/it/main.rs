@@ -21,6 +21,7 @@ mod failpoint;
 mod apply;
 mod avro;
 mod avro_ledger;
+mod avro_tls;
 mod chaos;
 mod cli;
 mod crash;

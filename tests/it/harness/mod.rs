@@ -31,7 +31,7 @@ pub(crate) use process::{Launch, Output, Process};
 pub(crate) use proxy::{Proxy, Trouble};
 pub(crate) use registry::{Mood, SchemaRegistry};
 pub(crate) use route::Route;
-pub(crate) use servers::{KafkaServer, PostgresServer, RegistryServer, Servers};
+pub(crate) use servers::{KafkaServer, PostgresServer, RegistryServer, Servers, free_port};
 pub(crate) use watch::Watch;
 pub(crate) use world::World;
 

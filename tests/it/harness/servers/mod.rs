@@ -72,7 +72,7 @@ fn program(variable: &str, what: &str) -> String {
 
 /// A port that is free, also while the server that had it is down: below those that Linux gives to
 /// outgoing connections.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(20_000..32_000);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
