@@ -16,6 +16,7 @@ use crate::types::{Header, Record, RecordBuilder, TopicPartition};
 const INSERT: &str = include_str!("sql/dead_letter_insert.sql");
 const QUEUE: &str = include_str!("sql/dead_letter_queue.sql");
 const BY_NUMBER: &str = include_str!("sql/dead_letter_by_number.sql");
+const UNREACHABLE: &str = include_str!("sql/dead_letter_unreachable.sql");
 const ADOPT: &str = include_str!("sql/dead_letter_adopt.sql");
 const REMAINING: &str = include_str!("sql/dead_letter_remaining.sql");
 const FORGET: &str = include_str!("sql/dead_letter_forget.sql");
@@ -199,6 +200,38 @@ pub(crate) async fn by_number(
         .fetch_all(connection)
         .await?;
     rows.iter().map(waits).collect()
+}
+
+/// Counts the waiting records that a generation does not meet which begins where `begin` says, in the log of that
+/// incarnation, and all of `thinned` topics.
+pub(crate) async fn unreachable(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+    begin: &[(TopicPartition, i32, i64)],
+    thinned: &[&str],
+) -> Result<i64, Error> {
+    let topic = |(partition, ..): &(TopicPartition, i32, i64)| partition.topic().to_owned();
+    Ok(sqlx::query_scalar(UNREACHABLE)
+        .bind(projection)
+        .bind(generation)
+        .bind(begin.iter().map(topic).collect::<Vec<_>>())
+        .bind(
+            begin
+                .iter()
+                .map(|(p, ..)| p.partition())
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            begin
+                .iter()
+                .map(|(_, incarnation, _)| *incarnation)
+                .collect::<Vec<_>>(),
+        )
+        .bind(begin.iter().map(|(.., first)| *first).collect::<Vec<_>>())
+        .bind(thinned)
+        .fetch_one(connection)
+        .await?)
 }
 
 /// A letter whose entity can be read by now.

@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 9] = [
+const MIGRATIONS: [(i64, &str, &str); 10] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -46,6 +46,11 @@ const MIGRATIONS: [(i64, &str, &str); 9] = [
         9,
         "registry schema",
         include_str!("../../migrations/0009_registry_schema.sql"),
+    ),
+    (
+        10,
+        "first incarnation",
+        include_str!("../../migrations/0010_first_incarnation.sql"),
     ),
 ];
 

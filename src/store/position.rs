@@ -490,6 +490,8 @@ pub(crate) struct Mark {
     /// Where it began; none if that was before anybody wrote it down.
     pub(crate) first_offset: Option<i64>,
     pub(crate) incarnation: i32,
+    /// Of the log that it began with.
+    pub(crate) first_incarnation: i32,
     pub(crate) topic_id: Option<Uuid>,
     pub(crate) in_doubt: bool,
     pub(crate) consumed: i64,

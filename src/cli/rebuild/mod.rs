@@ -347,7 +347,6 @@ fn failed(error: RebuildError) -> Failed {
         RebuildError::Kafka(_)
         | RebuildError::NotLevel { .. }
         | RebuildError::Stopped
-        | RebuildError::Unknown(_)
         | RebuildError::Elsewhere(_) => true,
         RebuildError::Store(error) | RebuildError::Schema(Problem::Store(error)) => {
             transient(error.class())

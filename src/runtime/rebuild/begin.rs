@@ -146,6 +146,19 @@ impl Rebuilder {
             .partition(|mark| mark.generation == live.generation);
         for mark in of_former {
             let same = of_live.iter().find(|other| other.of() == mark.of());
+            if same.is_none() {
+                return Err(RebuildError::Obstacles(vec![Obstacle {
+                    what: format!(
+                        "generation {} has read {}, which the live one does not: it cannot come to stand where that stands",
+                        former.number,
+                        mark.of()
+                    ),
+                    cure: format!(
+                        "`tidegate rebuild start {name}` with the former definition builds it anew"
+                    ),
+                    may_be_accepted: false,
+                }]));
+            }
             if same.is_some_and(|other| other.incarnation != mark.incarnation) {
                 return Err(RebuildError::OtherLog {
                     topic: mark.topic.clone(),

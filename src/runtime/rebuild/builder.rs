@@ -170,6 +170,8 @@ impl Rebuilder {
         if !generation::keep_others_from_building(&mut connection, self.name()).await? {
             return Err(RebuildError::Elsewhere(self.name().to_owned()));
         }
+        // What had halted it may be repaired by now.
+        position::resume(&mut connection, self.name(), generation.number, false).await?;
         // Known from the start, so that no claim waits for it.
         let ids = topic_ids(&service.cluster, &self.projection.topics).await?;
         let config = &service.config;

@@ -58,7 +58,7 @@ impl Rebuilder {
     /// Holds the live generation up, with the build standing exactly where it stands.
     pub(super) async fn hold(&self, builder: &mut Builder) -> Result<Hold, RebuildError> {
         let mut connection = self.connect().await?;
-        let mut remaining = 0;
+        let (mut remaining, mut blocked) = (0, None);
         for attempt in 0..TRIES {
             // Batches have waited, and are to have their turn.
             tokio::time::sleep(LET_GO * attempt).await;
@@ -68,19 +68,25 @@ impl Rebuilder {
             }
             match self.hold_once(&mut connection, builder).await {
                 Ok(Ok(began)) => return Ok(Hold { connection, began }),
-                Ok(Err(left)) => remaining = left,
+                Ok(Err(left)) => (remaining, blocked) = (left, None),
                 // A batch is taking its time.
                 Err(RebuildError::Store(error))
                     if error.class() == crate::engine::Class::Transient
-                        && error.connection_is_usable() => {}
+                        && error.connection_is_usable() =>
+                {
+                    blocked = Some(error);
+                }
                 Err(error) => return Err(error),
             }
             transaction::rollback(&mut connection).await?;
         }
-        Err(RebuildError::NotLevel {
-            tries: TRIES,
-            remaining,
-        })
+        match blocked {
+            Some(error) => Err(error.into()),
+            None => Err(RebuildError::NotLevel {
+                tries: TRIES,
+                remaining,
+            }),
+        }
     }
 
     async fn hold_once(
@@ -121,8 +127,11 @@ impl Rebuilder {
         match done {
             Ok((operation, old_schema, messages)) => {
                 failpoint::reach(failpoint::REBUILD_BEFORE_CUT_OVER);
-                let committed = transaction::commit(&mut connection).await;
-                committed.map_err(RebuildError::Unknown)?;
+                if let Err(error) = transaction::commit(&mut connection).await
+                    && !self.has_become_live(builder.generation.number).await
+                {
+                    return Err(RebuildError::Unknown(error));
+                }
                 let pause = began.elapsed();
                 failpoint::reach(failpoint::REBUILD_AFTER_CUT_OVER);
                 Ok(CutOver {
@@ -140,6 +149,16 @@ impl Rebuilder {
                 Err(error)
             }
         }
+    }
+
+    /// Asks what has become of a COMMIT that was not answered: the row that it changes is waited for.
+    async fn has_become_live(&self, generation: i32) -> bool {
+        let ask = async {
+            let mut connection = self.connect().await?;
+            let live = store::projection::lock(&mut connection, self.name()).await?;
+            Ok::<_, RebuildError>(live.is_some_and(|live| live.generation == generation))
+        };
+        ask.await.unwrap_or(false)
     }
 
     async fn in_transaction(
@@ -162,6 +181,16 @@ impl Rebuilder {
         }
         let mut obstacles = Vec::new();
         self.of_schema(connection, &live, &mut obstacles).await?;
+        let marks = position::marks(connection, name, &[new.number]).await?;
+        let begin: Vec<_> = marks
+            .iter()
+            .map(|mark| {
+                let first = mark.first_offset.unwrap_or(0);
+                (mark.of(), mark.incarnation, first)
+            })
+            .collect();
+        self.of_letters(connection, live.generation, &begin, &[], &mut obstacles)
+            .await?;
         if !obstacles.is_empty() {
             return Err(RebuildError::Obstacles(obstacles));
         }

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{RebuildError, Rebuilder};
 use crate::engine::rebuild;
-use crate::kafka::{Topics, Watermarks};
+use crate::kafka::{ClusterError, Topics, Watermarks};
 use crate::projection::{Gate, Start};
 use crate::runtime::reset::topic_ids;
 use crate::runtime::start::made;
@@ -13,7 +13,7 @@ use crate::runtime::topic_watch::TopicIds;
 use crate::store::generation::{self, Beside};
 use crate::store::position::{self, Mark, Stood};
 use crate::store::projection::Live;
-use crate::store::swap;
+use crate::store::{dead_letter, swap};
 use crate::types::TopicPartition;
 
 /// Why a rebuild cannot work, and what helps.
@@ -88,10 +88,26 @@ impl Rebuilder {
         for mark in marks.iter().filter(|mark| topics.contains(&mark.topic)) {
             let partition = mark.of();
             let log = logs.iter().find(|(known, _)| *known == partition);
-            let Some((_, log)) = log else { continue };
+            let Some((_, log)) = log else {
+                obstacles.push(refused(
+                    format!("{partition} is not in Kafka any more, so no build could come to stand where the live generation stands"),
+                    "`tidegate reset` makes the tables anew in place".to_owned(),
+                ));
+                continue;
+            };
             partitions.push(self.planned(mark, *log, &mut obstacles));
         }
-        self.of_compaction(&mut obstacles).await?;
+        let compacted = self.compacted().await?;
+        self.of_compaction(&compacted, &mut obstacles);
+        if building.is_none() {
+            let begin: Vec<_> = partitions
+                .iter()
+                .map(|p| (p.partition.clone(), p.incarnation, p.from))
+                .collect();
+            let generation = live.generation;
+            self.of_letters(connection, generation, &begin, &compacted, &mut obstacles)
+                .await?;
+        }
         self.of_schema(connection, &live, &mut obstacles).await?;
         Ok(Plan {
             live: live.generation,
@@ -150,6 +166,15 @@ impl Rebuilder {
                 may_be_accepted: true,
             });
         }
+        if mark.incarnation > mark.first_incarnation {
+            obstacles.push(Obstacle {
+                what: format!(
+                    "{partition} was made anew while the live generation read it: what that has of the former log is not in this one"
+                ),
+                cure: "say --accept-truncated if the rest is enough".to_owned(),
+                may_be_accepted: true,
+            });
+        }
         Planned {
             partition,
             from: reads.from,
@@ -159,28 +184,57 @@ impl Rebuilder {
         }
     }
 
-    /// A compacted topic has the last record of each key: enough for `newest`, and for nothing that adds up.
-    async fn of_compaction(&self, obstacles: &mut Vec<Obstacle>) -> Result<(), RebuildError> {
-        if self.projection.gate == Gate::Newest {
-            return Ok(());
-        }
-        let topics =
-            Topics::new(&self.service.config.kafka).map_err(crate::kafka::ClusterError::from)?;
+    /// The topics that are compacted.
+    async fn compacted(&self) -> Result<Vec<&str>, RebuildError> {
+        let topics = Topics::new(&self.service.config.kafka).map_err(ClusterError::from)?;
+        let mut compacted = Vec::new();
         for topic in &self.projection.topics {
             if topics
                 .is_compacted(topic)
                 .await
-                .map_err(crate::kafka::ClusterError::from)?
+                .map_err(ClusterError::from)?
             {
-                obstacles.push(Obstacle {
-                    what: format!(
-                        "topic {topic} is compacted: older events of an entity may be gone, and under gate `{}` all are needed",
-                        self.projection.gate
-                    ),
-                    cure: "say --accept-truncated if the rest is enough".to_owned(),
-                    may_be_accepted: true,
-                });
+                compacted.push(&**topic);
             }
+        }
+        Ok(compacted)
+    }
+
+    /// A compacted topic has the last record of each key: enough for `newest`, and for nothing that adds up.
+    fn of_compaction(&self, compacted: &[&str], obstacles: &mut Vec<Obstacle>) {
+        let gate = self.projection.gate;
+        if gate == Gate::Newest {
+            return;
+        }
+        for topic in compacted {
+            obstacles.push(Obstacle {
+                what: format!(
+                    "topic {topic} is compacted: older events of an entity may be gone, and under gate `{gate}` all are needed"
+                ),
+                cure: "say --accept-truncated if the rest is enough".to_owned(),
+                may_be_accepted: true,
+            });
+        }
+    }
+
+    /// A dead letter whose record the new generation does not meet would be out of sight after the cut-over, and its
+    /// message never sent (I5, I6).
+    pub(super) async fn of_letters(
+        &self,
+        connection: &mut PgConnection,
+        live: i32,
+        begin: &[(TopicPartition, i32, i64)],
+        compacted: &[&str],
+        obstacles: &mut Vec<Obstacle>,
+    ) -> Result<(), RebuildError> {
+        let name = self.name();
+        let unreachable =
+            dead_letter::unreachable(connection, name, live, begin, compacted).await?;
+        if unreachable > 0 {
+            obstacles.push(refused(
+                format!("{unreachable} dead letters wait whose records the log does not have any more, or may not have when they are read"),
+                format!("`tidegate dead-letters redrive {name}` or `discard` them first"),
+            ));
         }
         Ok(())
     }

@@ -45,7 +45,7 @@ FROM (
     FROM granted g, pg_catalog.aclexplode(g.acl) a
     WHERE a.grantee <> g.owner
     UNION ALL
-    SELECT 3, pg_catalog.format('ALTER TABLE %s OWNER TO %I', r.name, pg_catalog.pg_get_userbyid(r.owner))
+    SELECT 4, pg_catalog.format('ALTER TABLE %s OWNER TO %I', r.name, pg_catalog.pg_get_userbyid(r.owner))
     FROM relation r
     WHERE r.owner <> r.new_owner
       -- A sequence of a column goes with its table.
@@ -53,11 +53,12 @@ FROM (
                       WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = r.new AND r.kind = 'SEQUENCE'
                         AND d.deptype IN ('a', 'i'))
     UNION ALL
-    SELECT 3, pg_catalog.format('ALTER ROUTINE %s OWNER TO %I', r.name, pg_catalog.pg_get_userbyid(r.owner))
+    SELECT 4, pg_catalog.format('ALTER ROUTINE %s OWNER TO %I', r.name, pg_catalog.pg_get_userbyid(r.owner))
     FROM routine r
     WHERE r.owner <> r.new_owner
     UNION ALL
-    SELECT 4, pg_catalog.format('ALTER SCHEMA %I OWNER TO %I', s.name, pg_catalog.pg_get_userbyid(s.owner))
+    -- First, since the owner of a table needs to create in its schema when it becomes one.
+    SELECT 3, pg_catalog.format('ALTER SCHEMA %I OWNER TO %I', s.name, pg_catalog.pg_get_userbyid(s.owner))
     FROM schema s
     WHERE s.owner <> s.new_owner
 ) AS all_of_them

@@ -1,0 +1,12 @@
+-- How many waiting dead letters of generation $2 a generation does not meet that begins at the offsets given, each in one
+-- log of its partition ($3 topics, $4 partitions, $5 incarnations, $6 offsets); with $7, all letters of these topics,
+-- whose records may be gone from the middle of their logs.
+SELECT count(*)
+FROM tidegate.dead_letter d
+WHERE d.projection = $1 AND d.generation = $2 AND d.state = 'waiting'
+  AND (d.topic = ANY ($7::text[])
+       OR NOT EXISTS (
+           SELECT
+           FROM unnest($3::text[], $4::integer[], $5::integer[], $6::bigint[]) AS p (topic, partition, incarnation, first)
+           WHERE p.topic = d.topic AND p.partition = d.partition AND p.incarnation = d.incarnation
+             AND p.first <= d.record_offset))
