@@ -328,3 +328,56 @@ impl Builder {
         while self.writers.join_next().await.is_some() {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(positions: &[(i64, i64)]) -> Progress {
+        let share = |(partition, (next, live)): (i32, &(i64, i64))| Share {
+            partition: TopicPartition::new("t", partition),
+            from: 0,
+            next: *next,
+            live: *live,
+            is_met: true,
+        };
+        Progress {
+            shares: (0..).zip(positions).map(share).collect(),
+            ..Progress::default()
+        }
+    }
+
+    #[test]
+    fn a_build_that_is_near_and_does_not_move_has_not_caught_up() {
+        let mut near = None;
+        for _ in 0..3 {
+            assert!(!at(&[(0, 3)]).has_caught_up(&mut near));
+        }
+    }
+
+    #[test]
+    fn a_build_has_caught_up_that_follows_a_stream_without_end() {
+        let mut near = None;
+        assert!(!at(&[(0, 10_000)]).has_caught_up(&mut near));
+        assert!(!at(&[(9_500, 10_200)]).has_caught_up(&mut near));
+        assert!(!at(&[(10_199, 10_900)]).has_caught_up(&mut near));
+        assert!(at(&[(10_200, 10_900)]).has_caught_up(&mut near));
+    }
+
+    #[test]
+    fn what_falls_behind_again_is_not_near() {
+        let mut near = None;
+        assert!(!at(&[(100, 200)]).has_caught_up(&mut near));
+        assert!(!at(&[(200, 5_000)]).has_caught_up(&mut near));
+        assert!(!at(&[(4_900, 5_000)]).has_caught_up(&mut near));
+    }
+
+    #[test]
+    fn every_partition_must_be_level_and_met() {
+        assert!(at(&[(3, 3), (0, 0)]).is_level());
+        assert!(!at(&[(3, 3), (4, 5)]).is_level());
+        let mut new = at(&[(3, 3)]);
+        new.shares[0].is_met = false;
+        assert!(!new.is_level());
+    }
+}
