@@ -138,3 +138,32 @@ async fn claim_row(
         }
     })
 }
+
+/// Writes the first position of a partition that appeared later, and returns it. A build begins where the live
+/// generation began, or what retention has removed meanwhile would be missing without a word; if it has, the
+/// partition halts. None where that has not begun yet.
+pub(super) async fn add(
+    connection: &mut PgConnection,
+    projection: &str,
+    role: Role,
+    generation: i32,
+    partition: &TopicPartition,
+    low: i64,
+) -> Result<Option<i64>, store::Error> {
+    let first = match role {
+        Role::Live => low,
+        Role::Build(_) => {
+            let Some((live, _)) = store::projection::read(connection, projection).await? else {
+                return Ok(None);
+            };
+            let marks = position::marks(connection, projection, &[live.generation]).await?;
+            match marks.into_iter().find(|mark| mark.of() == *partition) {
+                Some(mark) => mark.first_offset.unwrap_or(low),
+                None => return Ok(None),
+            }
+        }
+    };
+    let start = [(partition.clone(), first)];
+    position::insert(connection, projection, generation, &start).await?;
+    Ok(Some(first))
+}

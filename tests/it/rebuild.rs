@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::harness::{
-    LONG, Output, Session, Watch, World, configure_topic, delete_records_before, unique, wait_until,
+    LONG, Output, Session, Watch, World, configure_topic, delete_records_before, make_anew, unique,
+    wait_until,
 };
 
 const NEXT_VERSION: (&str, &str) = (
@@ -219,8 +220,14 @@ fn a_build_that_writes_to_the_live_tables_halts() {
     }
     let rows: i64 = world.db.one("SELECT count(*) FROM copies.copies");
     assert_eq!(rows, 3);
-    let built: i64 = world.db.one("SELECT count(*) FROM copies__g2.copies");
-    assert_eq!(built, 0);
+    let built = || -> i64 { world.db.one("SELECT count(*) FROM copies__g2.copies") };
+    assert_eq!(built(), 0);
+    // Repaired, it goes on.
+    world
+        .db
+        .run("DROP TRIGGER spread ON copies__g2.copies; UPDATE tidegate.position SET since = now() - interval '1 minute'");
+    rebuild(&world, &["start", "copies"]).expect(0);
+    assert_eq!(built(), 3);
     rebuild(&world, &["abandon", "copies", "--yes"]).expect(0);
     assert_eq!(schemas(&world, "copies"), ["copies"]);
 
@@ -538,4 +545,62 @@ fn changed_statements_are_told_at_a_start() {
     send(&world, &[2]);
     world.wait_until_done(LONG);
     process.stop();
+}
+
+// I5, I6: a parked record that the log has lost would be in no live generation any more, and its message never sent.
+#[test]
+fn dead_letters_that_the_log_has_lost_are_decided_before_a_rebuild() {
+    let mut world = copies();
+    send(&world, &[1, 0, 2]);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(world.parked(), 1);
+    world.change_projections("version = 1", "version = 2");
+    rebuild(&world, &["plan", "copies"]).expect(0);
+    delete_records_before(world.incoming(), 0, 2);
+    let lost = "1 dead letters wait whose records the log does not have any more";
+    wait_until(LONG, "the beginning is gone", || {
+        let told = rebuild(&world, &["start", "copies", "--accept-truncated"]);
+        told.expect(70).stderr.contains(lost)
+    });
+    assert_eq!(schemas(&world, "copies"), ["copies"]);
+    world.change_projections("version = 2", "version = 1");
+    let discard = [
+        "dead-letters",
+        "discard",
+        "copies",
+        "--why",
+        "lost",
+        "--yes",
+    ];
+    world.tidegate(&discard).expect(0);
+    world.change_projections("version = 1", "version = 2");
+    rebuild(&world, &["start", "copies", "--accept-truncated"]).expect(0);
+
+    // One that comes later is in the way of the cut-over only if the build has not met it.
+    send(&world, &[0, 3]);
+    let all = ["cut-over", "copies", "--yes", "--accept-differences"];
+    rebuild(&world, &all).expect(0);
+    assert_eq!((live(&world, "copies"), world.parked()), (2, 2));
+    process.stop();
+}
+
+// What the live generation has of a log that is gone is in no log any more.
+#[test]
+fn a_topic_that_was_made_anew_is_no_whole_history() {
+    let mut world = copies();
+    send(&world, &[1, 2, 3]);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    make_anew(world.incoming(), 1);
+    world.wait_until_halted("copies", 0);
+    let accept = ["accept-topic", "copies", world.incoming(), "--yes"];
+    world.tidegate(&accept).expect(0);
+    send(&world, &[4]);
+    world.wait_until_done(LONG);
+    process.stop();
+    world.change_projections("version = 1", "version = 2");
+    let refused = rebuild(&world, &["start", "copies"]).expect(70);
+    let words = "was made anew while the live generation read it";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
 }

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use sqlx::PgConnection;
 use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -289,7 +288,9 @@ impl Writer {
         };
         let limit = self.database.timeouts.statement;
         failpoint::reach(failpoint::PARTITION_BEFORE_INSERT);
-        let insert = self.insert_position(connection, partition, generation, log.low);
+        let insert = claim::add(
+            connection, projection, self.role, generation, partition, log.low,
+        );
         match store::within("adding a partition", limit, insert).await {
             Ok(Some(next)) => {
                 info!(projection, %partition, next, "a new partition");
@@ -298,34 +299,6 @@ impl Writer {
             Ok(None) => self.wait(work, partition, Waits::NewPartition { generation }),
             Err(error) => self.store_failed(work, &error),
         }
-    }
-
-    /// A build begins where the live generation began, or what retention has removed meanwhile would be missing without
-    /// a word; if it has, the partition halts.
-    async fn insert_position(
-        &self,
-        connection: &mut PgConnection,
-        partition: &TopicPartition,
-        generation: i32,
-        low: i64,
-    ) -> Result<Option<i64>, store::Error> {
-        let projection = &self.projection.name;
-        let first = match self.role {
-            Role::Live => low,
-            Role::Build(_) => {
-                let Some((live, _)) = store::projection::read(connection, projection).await? else {
-                    return Ok(None);
-                };
-                let marks = position::marks(connection, projection, &[live.generation]).await?;
-                match marks.into_iter().find(|mark| mark.of() == *partition) {
-                    Some(mark) => mark.first_offset.unwrap_or(low),
-                    None => return Ok(None),
-                }
-            }
-        };
-        let start = [(partition.clone(), first)];
-        position::insert(connection, projection, generation, &start).await?;
-        Ok(Some(first))
     }
 
     /// Partitions whose fetch was answered begin to run.
