@@ -52,6 +52,8 @@ mod codec;
 mod config;
 mod engine;
 mod failpoint;
+mod health;
+mod http;
 mod kafka;
 mod outbox;
 pub mod projection;

@@ -17,10 +17,12 @@ macro_rules! println {
 
 mod accept_topic;
 mod check;
+mod completions;
 mod dead_letters;
 mod demo;
 mod explain;
 mod gate;
+mod man;
 mod migrate;
 mod outbox;
 mod output;
@@ -104,6 +106,10 @@ enum Command {
     Resume(pause::Arguments),
     /// Runs a small ledger with two processes and a kill in the middle, and compares the totals
     Demo(demo::Arguments),
+    /// Writes a completion script for a shell
+    Completions(completions::Arguments),
+    /// Writes manual pages: one for each command
+    Man(man::Arguments),
 }
 
 /// The configuration file.
@@ -214,6 +220,20 @@ pub fn main(registry: Registry) -> ExitCode {
     }
 }
 
+/// The command line as it is described: under the name that the program was started by, which need not be ours.
+fn described() -> clap::Command {
+    let started = std::env::args_os().next();
+    let name = started
+        .as_deref()
+        .map(std::path::Path::new)
+        .and_then(|path| path.file_name());
+    let name = name.map_or("tidegate".to_owned(), |name| {
+        name.to_string_lossy().into_owned()
+    });
+    // `name` of a command is kept for ever.
+    <Arguments as clap::CommandFactory>::command().name(&*name.leak())
+}
+
 async fn execute(command: Command, registry: Registry) -> Done {
     match command {
         Command::Run(arguments) => run::execute(arguments, registry).await,
@@ -234,6 +254,8 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Pause(arguments) => pause::execute(arguments, false).await,
         Command::Resume(arguments) => pause::execute(arguments, true).await,
         Command::Demo(arguments) => Box::pin(demo::execute(arguments)).await,
+        Command::Completions(arguments) => completions::execute(&arguments),
+        Command::Man(arguments) => man::execute(&arguments),
     }
 }
 

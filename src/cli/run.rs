@@ -11,6 +11,9 @@ use super::{
     CODE_GROUP, CODE_INSTANCE_ID, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done,
     Failed, projections,
 };
+use crate::config::Config;
+use crate::health::{Board, Verdict};
+use crate::http;
 use crate::kafka::MemberError;
 use crate::projection::Registry;
 use crate::runtime::{self, RunError};
@@ -65,9 +68,24 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         .retain(|p| arguments.only.is_empty() || arguments.only.iter().any(|n| n == p.name()));
     log(&arguments.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
-    runtime::run(config, projections, stop)
+    let board = Board::new();
+    answer_questions(&config, &board).await?;
+    runtime::run(config, projections, board, stop)
         .await
         .map_err(|error| Failed::new(code(&error), error))
+}
+
+/// Serves HTTP from now on, if that is wanted.
+pub(super) async fn answer_questions(config: &Config, board: &Board) -> Done {
+    let Some(address) = config.http else {
+        return Ok(());
+    };
+    let server = http::Server::bind(address).await.map_err(|error| {
+        let error = anyhow::anyhow!("`http.listen`: {address} cannot be listened at: {error}");
+        Failed::new(CODE_TRY_AGAIN, error)
+    })?;
+    server.serve(board.clone(), Verdict::new(config.timeouts.transaction()));
+    Ok(())
 }
 
 /// What tells a supervisor whether to start the process again.

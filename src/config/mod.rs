@@ -11,6 +11,7 @@ mod section;
 mod values;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) apply: Apply,
     pub(crate) relay: Relay,
     pub(crate) schema_registry: Option<registry::Settings>,
+    /// Where questions about this process are answered, if anywhere.
+    pub(crate) http: Option<SocketAddr>,
     /// How long the bytes of resolved dead letters are kept.
     pub(crate) keep_letters: Duration,
     /// How long sent messages are kept.
@@ -147,6 +150,7 @@ pub(crate) struct Draft {
     apply: Option<Apply>,
     relay: Option<Relay>,
     schema_registry: Option<registry::Settings>,
+    http: Option<SocketAddr>,
     keep_letters: Duration,
     keep_messages: Duration,
     /// With those statements that no problem makes pointless to check.
@@ -170,6 +174,7 @@ impl Draft {
                     apply,
                     relay,
                     schema_registry: self.schema_registry,
+                    http: self.http,
                     keep_letters: self.keep_letters,
                     keep_messages: self.keep_messages,
                     projections: self.projections,
@@ -285,6 +290,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let dead_letters = top.table("dead_letters", sources);
     let schema_registry = top.table("schema_registry", sources);
     let decode = top.table("decode", sources);
+    let http = top.table("http", sources);
     let projections = top.table("projections", sources);
     top.finish(&[], sources);
 
@@ -296,6 +302,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.apply = Some(apply);
     draft.relay = Some(read_relay(relay, sources));
     draft.keep_messages = read_outbox(outbox, sources);
+    draft.http = read_http(http, sources);
     draft.keep_letters = read_dead_letters(dead_letters, sources);
     draft.schema_registry = values::read_registry(schema_registry, sources);
     let values = values::Values {
@@ -512,6 +519,23 @@ fn read_dead_letters(section: Section<'_>, sources: &mut Sources<'_>) -> Duratio
     let days = section.count("keep_days", 1..=36_500, 30, sources);
     section.finish(&["keep_days"], sources);
     DAY * u32::try_from(days).unwrap_or(u32::MAX)
+}
+
+fn read_http(section: Section<'_>, sources: &mut Sources<'_>) -> Option<SocketAddr> {
+    let listen = section.located("listen", sources);
+    section.finish(&["listen"], sources);
+    let Setting { text, place } = listen?;
+    // So that a variable can take back what a file says.
+    if text.is_empty() {
+        return None;
+    }
+    let address = text.parse();
+    if address.is_err() {
+        let what = format!("`http.listen` cannot be `{text}`");
+        let cure = "write an address and a port, such as \"127.0.0.1:9600\" or \"[::]:9600\"";
+        sources.problems.add(place, what, cure);
+    }
+    address.ok()
 }
 
 /// A value as text, for settings that take strings.

@@ -1102,3 +1102,26 @@ fn a_registry_needs_an_address_and_one_way_in() {
         ],
     );
 }
+
+#[test]
+fn an_address_to_listen_at_has_a_port() {
+    let listen =
+        |text: &str, environment: &[(&str, &str)]| good(&format!("{GOOD}{text}"), environment).http;
+    assert_eq!(listen("", &[]), None);
+    let file = "[http]\nlisten = \"127.0.0.1:9600\"\n";
+    let address = |text: &str| Some(text.parse().unwrap());
+    assert_eq!(listen(file, &[]), address("127.0.0.1:9600"));
+    let variable = "TIDEGATE__HTTP__LISTEN";
+    assert_eq!(listen(file, &[(variable, "[::]:80")]), address("[::]:80"));
+    assert_eq!(listen(file, &[(variable, "")]), None);
+    check_line(
+        "http",
+        "listen = \"9600\"",
+        &["7:10 `http.listen` cannot be `9600`"],
+    );
+    check_line(
+        "http",
+        "listn = \"127.0.0.1:9600\"",
+        &["7:1 `http.listn` is not a setting"],
+    );
+}

@@ -31,6 +31,7 @@ use crate::projection::{Batch, Context, Emitted, Events, HandlerError, Outcome, 
 use crate::store::position::{Advance, Claim, Expected, Totals};
 use crate::store::projection::Live;
 use crate::store::{self, Offsets, Timeouts, held, outbox, position, schema, transaction};
+use crate::telemetry::{Phase, Phases};
 use crate::types::{NextOffset, Record, TopicPartition};
 
 /// Below this many events a generic plan is cheaper than planning anew; above, it can be far worse for
@@ -99,6 +100,7 @@ pub(crate) struct Applied {
     pub(crate) parked: Vec<(TopicPartition, i64, Rejection)>,
     /// Entities whose parked records may follow now.
     pub(crate) to_drain: Vec<String>,
+    pub(crate) phases: Phases,
 }
 
 /// Why a batch did not commit.
@@ -222,6 +224,7 @@ pub(crate) async fn apply(
     found: Option<Rejection>,
 ) -> (Option<PgConnection>, Result<Applied, Failure>) {
     let mut connection = connection;
+    let mut phases = Phases::begin();
     let shares: Vec<(&TopicPartition, &[Record])> = parts
         .iter()
         .map(|part| (part.partition, part.records))
@@ -238,6 +241,7 @@ pub(crate) async fn apply(
     if let Err(failure) = parking::allowed(applier, &events) {
         return (Some(connection), Err(failure));
     }
+    phases.end(Phase::Decode);
     let limit = applier.timeouts.transaction();
     let committing = AtomicBool::new(false);
     let batch = in_transaction(
@@ -247,6 +251,7 @@ pub(crate) async fn apply(
         parts,
         &events,
         &committing,
+        phases,
     );
     let result = match tokio::time::timeout(limit, batch).await {
         Ok(result) => result,
@@ -277,6 +282,7 @@ async fn in_transaction(
     parts: &[Part<'_>],
     events: &Events<'_>,
     committing: &AtomicBool,
+    mut phases: Phases,
 ) -> Result<Applied, Failure> {
     let (projection, generation) = (applier.projection, applier.generation);
     let search_path = transaction::search_path(&generation.schema_name, &projection.search_path);
@@ -293,6 +299,7 @@ async fn in_transaction(
         "force_custom_plan"
     };
     let xact_id = transaction::open_apply(connection, &generation.schema_name, plans).await?;
+    phases.end(Phase::Begin);
 
     failpoint::reach(failpoint::APPLY_AFTER_BEGIN);
     let order = events.by_entity();
@@ -300,6 +307,7 @@ async fn in_transaction(
     failpoint::reach(failpoint::APPLY_AFTER_GATE);
     let outcomes = &admitted.outcomes;
     history::dropped(connection, applier, events, parts, outcomes).await?;
+    phases.end(Phase::Gate);
     let emitted = match effects(connection, projection, events, &order, outcomes).await {
         Ok(emitted) => emitted,
         Err(failure) if !failure.leaves_connection_usable() => return Err(failure),
@@ -320,6 +328,7 @@ async fn in_transaction(
     if still_in.as_deref() != Some(&*xact_id) {
         return Err(Failure::Refused); // before anything of ours could be written outside the transaction
     }
+    phases.end(Phase::Handler);
     let had_kept = parking::spend_rights(connection, applier, events, parts, outcomes).await?;
     let messages = messages(projection, events, parts, emitted, &had_kept);
     let parked = &admitted.parked;
@@ -342,6 +351,7 @@ async fn in_transaction(
     if !parked.is_empty() {
         parking::park(connection, applier, events, parts, parked, &had_kept).await?; // I6
     }
+    phases.end(Phase::Outbox);
 
     if generation.building {
         stays_inside(connection, generation).await?; // I8
@@ -362,6 +372,7 @@ async fn in_transaction(
     if moved != moves.len() as u64 {
         return Err(Failure::Refused); // I1, I2, I3: seen before COMMIT is sent
     }
+    phases.end(Phase::Position);
     failpoint::reach(failpoint::APPLY_BEFORE_COMMIT);
     committing.store(true, Ordering::Relaxed);
     match transaction.commit().await.map_err(store::Error::from) {
@@ -371,6 +382,7 @@ async fn in_transaction(
         Err(error) => return Err(Failure::Unknown(error)),
     }
     failpoint::reach(failpoint::APPLY_AFTER_COMMIT);
+    phases.end(Phase::Commit);
 
     let mut totals = Totals::default();
     for share in &moves {
@@ -397,6 +409,7 @@ async fn in_transaction(
             })
             .collect(),
         to_drain: admitted.to_drain,
+        phases,
     })
 }
 

@@ -56,6 +56,22 @@ pub(crate) enum Waits {
     },
 }
 
+impl Waits {
+    /// In a few words.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::OtherDefinition { .. } => {
+                "the tables were built by another definition than this process has"
+            }
+            Self::NoProjection => "the projection is not in the database",
+            Self::NotBuilding => "the generation is live by now, or given up",
+            Self::TopicUnknown => "kafka has not said yet which topic this is",
+            Self::NewPartition { .. } => "the partition is new",
+        }
+    }
+}
+
 impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -9,6 +9,7 @@ mod dead_letter_topic;
 mod history;
 mod housekeeping;
 mod letters;
+mod observer;
 mod outgoing;
 mod parking;
 mod quarantine;

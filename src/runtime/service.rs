@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{error, info, warn};
 
 use super::claim::Role;
 use super::housekeeping::Housekeeping;
+use super::observer::Observer;
 use super::topic_watch::{self, TopicIds};
 use super::writer::{Bounds, Limits, Writer};
 use super::{attendance, outgoing, start};
@@ -23,6 +24,7 @@ use crate::config::Config;
 use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
+use crate::health::Board;
 use crate::kafka::{
     self, Assignment, Cluster, ClusterError, DatabaseTag, GroupProtocol, Inputs, Joined, Member,
     MemberError, MemberSettings, Neighbours,
@@ -115,6 +117,8 @@ pub(super) struct Service {
     tag: OnceLock<DatabaseTag>,
     /// Rings when a batch has put messages in the outbox.
     outbox: Arc<Notify>,
+    /// What everybody here does, for whoever asks.
+    board: Board,
     /// Cancelled by whoever wants the service to end: a signal, or the first task that cannot go on.
     pub(super) stop: CancellationToken,
 }
@@ -123,13 +127,19 @@ pub(super) struct Service {
 pub(crate) async fn run(
     config: Config,
     projections: Vec<Arc<Projection>>,
+    board: Board,
     stop: CancellationToken,
 ) -> Result<(), Error> {
     if projections.is_empty() {
         return Err(Error::NoProjection);
     }
-    let service = Arc::new(Service::new(config, stop)?);
-    let Some(()) = service.until_it_works(|| service.check_version()).await? else {
+    let service = Arc::new(Service::new(config, board, stop)?);
+    let topic = projections.iter().flat_map(|p| p.topics.first()).next();
+    let _observing = service.observe(topic.cloned())?;
+    let Some(()) = service
+        .until_it_works("service", || service.check_version())
+        .await?
+    else {
         return Ok(());
     };
     info!(
@@ -174,9 +184,17 @@ pub(crate) async fn run(
 }
 
 /// Sends the outbox until `stop`: the relay alone, whatever the configuration says of it.
-pub(crate) async fn run_relay(config: Config, stop: CancellationToken) -> Result<(), Error> {
-    let service = Service::new(config, stop)?;
-    let Some(()) = service.until_it_works(|| service.check_version()).await? else {
+pub(crate) async fn run_relay(
+    config: Config,
+    board: Board,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let service = Service::new(config, board, stop)?;
+    let _observing = service.observe(None)?;
+    let Some(()) = service
+        .until_it_works("service", || service.check_version())
+        .await?
+    else {
         return Ok(());
     };
     info!(owner = service.owner, "running the relay");
@@ -197,7 +215,11 @@ pub(crate) async fn run_relay(config: Config, stop: CancellationToken) -> Result
 }
 
 impl Service {
-    pub(super) fn new(config: Config, stop: CancellationToken) -> Result<Self, Error> {
+    pub(super) fn new(
+        config: Config,
+        board: Board,
+        stop: CancellationToken,
+    ) -> Result<Self, Error> {
         let database = Database::new(&config.postgres_url, config.timeouts)?;
         let registry = config.schema_registry.clone();
         let registry = registry.map(|settings| Registry::new(settings, database.clone()));
@@ -209,9 +231,34 @@ impl Service {
             secrets: Arc::new(config.secrets()),
             tag: OnceLock::new(),
             outbox: Arc::new(Notify::new()),
+            board,
             stop,
             config,
         })
+    }
+
+    /// Looks at what the board does not know by itself, where somebody can ask, until what is returned is dropped.
+    fn observe(&self, topic: Option<String>) -> Result<Option<DropGuard>, Error> {
+        if self.config.http.is_none() {
+            return Ok(None);
+        }
+        let stop = CancellationToken::new();
+        let observer = Observer {
+            database: self.database.clone(),
+            cluster: self.cluster.clone(),
+            uncommitted: Cluster::reading_uncommitted(&self.config.kafka)?,
+            topic,
+            owner: self.owner.clone(),
+            board: self.board.clone(),
+            stop: stop.clone(),
+        };
+        tokio::spawn(observer.run());
+        let (board, told) = (self.board.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            told.cancelled().await;
+            board.stopping();
+        });
+        Ok(Some(stop.drop_guard()))
     }
 
     fn relay(&self, stop: CancellationToken) -> Relay {
@@ -247,7 +294,10 @@ impl Service {
 
     /// From the first start to the last batch of one projection in this process.
     async fn run_projection(&self, projection: &Arc<Projection>) -> Result<(), Error> {
-        let Some(()) = self.until_it_works(|| self.ensure(projection)).await? else {
+        let Some(()) = self
+            .until_it_works(&projection.name, || self.ensure(projection))
+            .await?
+        else {
             return Ok(());
         };
         let mut joined_anew: Option<Instant> = None;
@@ -330,6 +380,7 @@ impl Service {
         };
         member_gone.cancel();
         while writers.join_next().await.is_some() {}
+        self.board.left_group(&projection.name);
         result
     }
 
@@ -394,6 +445,7 @@ impl Service {
                 owner: self.owner.clone(),
                 secrets: Arc::clone(&self.secrets),
                 outbox: Arc::clone(&self.outbox),
+                board: self.board.clone(),
             };
             writers.spawn(writer.run(inputs, member_gone.clone()));
         }
@@ -455,11 +507,16 @@ impl Service {
     }
 
     /// Tries until it works or cannot; an outage at the start is waited for. None when told to stop.
-    async fn until_it_works<F>(&self, mut attempt: impl FnMut() -> F) -> Result<Option<()>, Error>
+    async fn until_it_works<F>(
+        &self,
+        what: &str,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<Option<()>, Error>
     where
         F: Future<Output = Result<(), Error>>,
     {
         let mut failures = 0;
+        self.board.starting(what, "it has just begun");
         loop {
             let outcome = tokio::select! {
                 biased;
@@ -467,8 +524,13 @@ impl Service {
                 outcome = attempt() => outcome,
             };
             match outcome {
-                Ok(()) => return Ok(Some(())),
+                Ok(()) => {
+                    self.board.started(what);
+                    return Ok(Some(()));
+                }
                 Err(error) if error.is_temporary() => {
+                    self.board
+                        .starting(what, &self.secrets.cleaned(&error.to_string()));
                     failures += 1;
                     let after =
                         backoff::delay(failures, fastrand::f64()).max(Duration::from_millis(100));

@@ -8,6 +8,7 @@ use super::Error;
 const READ: &str = include_str!("sql/projection_read.sql");
 const SHARE: &str = include_str!("sql/projection_share.sql");
 const LOCK: &str = include_str!("sql/projection_lock.sql");
+const DESIRED: &str = include_str!("sql/projection_desired.sql");
 const INSERT: &str = include_str!("sql/projection_insert.sql");
 const SET_LIVE: &str = include_str!("sql/projection_set_live.sql");
 const SET_DESIRED: &str = include_str!("sql/projection_set_desired.sql");
@@ -62,6 +63,11 @@ pub(crate) async fn lock(connection: &mut PgConnection, name: &str) -> Result<Op
         .bind(name)
         .fetch_optional(connection)
         .await?)
+}
+
+/// All projections by name, and whether they are paused.
+pub(crate) async fn desired(connection: &mut PgConnection) -> Result<Vec<(String, bool)>, Error> {
+    Ok(sqlx::query_as(DESIRED).fetch_all(connection).await?)
 }
 
 pub(crate) async fn insert(connection: &mut PgConnection, name: &str) -> Result<(), Error> {

@@ -1,28 +1,101 @@
-//! What is counted, by name. Whoever embeds Tidegate installs a recorder of the `metrics` crate; without
-//! one, counting costs next to nothing.
+//! What is measured, by name. Whoever embeds Tidegate installs a recorder of the `metrics` crate; without
+//! one, counting costs next to nothing. `tidegate run` installs one when it serves HTTP.
+//!
+//! Counters and histograms are counted where things happen, once per batch and never per record. Gauges are
+//! not stored at all: they are written from what is known when somebody asks (`http/exposition.rs`), so that a
+//! partition that has left takes its series along. No label holds anything that an event can choose: names of
+//! projections, topics and partitions come from the configuration, all others are from fixed sets.
 
-use metrics::counter;
+mod phases;
+mod process;
+pub(crate) mod table;
 
-/// Batches that the database refused, by outcome.
-const REFUSED: &str = "tidegate_batches_refused_total";
-/// Partitions claimed.
-const CLAIMED: &str = "tidegate_claims_total";
-/// Partitions whose COMMIT was not answered, by what had become of it.
-const UNKNOWN: &str = "tidegate_commits_unanswered_total";
-/// Positions that could not be copied to the consumer group.
-const NOT_MIRRORED: &str = "tidegate_mirror_failures_total";
-/// Transactions of stopped workers that were ended.
-const STRAGGLERS: &str = "tidegate_stragglers_ended_total";
+use std::time::Duration;
 
-/// Records parked, by reason.
-const PARKED: &str = "tidegate_records_parked_total";
+use metrics::{counter, histogram};
+
+pub(crate) use phases::{Phase, Phases};
+pub(crate) use process::process;
+use table::{
+    BATCH_PHASE, BATCH_RECORDS, BATCH_SECONDS, CLAIMED, FENCED, HALTED, LOST, MESSAGES,
+    NOT_MIRRORED, NOT_SENT, PARKED, QUARANTINED, RECORDS, REFUSED, REGISTRY, REPEATED, RETRIED,
+    REVOKE_SECONDS, REVOKED, SENT, STOOD_STILL, STRAGGLERS, UNKNOWN,
+};
+pub(crate) use table::{Metric, recorder};
+
+/// What became of the records of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcomes {
+    pub(crate) applied: i64,
+    pub(crate) stale: i64,
+    pub(crate) duplicate: i64,
+    pub(crate) filtered: i64,
+    pub(crate) parked: i64,
+}
+
+/// A batch has committed.
+pub(crate) fn applied(
+    projection: &str,
+    outcomes: Outcomes,
+    messages: usize,
+    took: Duration,
+    phases: &Phases,
+) {
+    let projection = projection.to_owned();
+    let outcomes = [
+        ("applied", outcomes.applied),
+        ("stale", outcomes.stale),
+        ("duplicate", outcomes.duplicate),
+        ("filtered", outcomes.filtered),
+        ("parked", outcomes.parked),
+    ];
+    let mut records = 0;
+    for (outcome, count) in outcomes {
+        let count = u64::try_from(count).unwrap_or(0);
+        records += count;
+        if count > 0 {
+            counter!(RECORDS, "projection" => projection.clone(), "outcome" => outcome)
+                .increment(count);
+        }
+    }
+    if messages > 0 {
+        counter!(MESSAGES, "projection" => projection.clone()).increment(messages as u64);
+    }
+    for (phase, took) in phases.took() {
+        histogram!(BATCH_PHASE, "projection" => projection.clone(), "phase" => phase).record(took);
+    }
+    histogram!(BATCH_RECORDS, "projection" => projection.clone()).record(records as f64);
+    histogram!(BATCH_SECONDS, "projection" => projection).record(took);
+}
 
 pub(crate) fn parked(projection: &str, reason: &'static str) {
     counter!(PARKED, "projection" => projection.to_owned(), "reason" => reason).increment(1);
 }
 
-/// Partitions that stood still although there were records, and were fetched again.
-const STOOD_STILL: &str = "tidegate_partitions_stood_still_total";
+/// A batch is tried again.
+pub(crate) fn retried(projection: &str) {
+    counter!(RETRIED, "projection" => projection.to_owned()).increment(1);
+}
+
+/// A connection to the database was given up.
+pub(crate) fn connection_lost(projection: &str) {
+    counter!(LOST, "projection" => projection.to_owned()).increment(1);
+}
+
+pub(crate) fn halted(projection: &str) {
+    counter!(HALTED, "projection" => projection.to_owned()).increment(1);
+}
+
+/// A claim was found not to be the newest any more.
+pub(crate) fn fenced(projection: &str) {
+    counter!(FENCED, "projection" => projection.to_owned()).increment(1);
+}
+
+/// Partitions were taken away, and given up in this time.
+pub(crate) fn revoked(projection: &str, partitions: usize, took: Duration) {
+    counter!(REVOKED, "projection" => projection.to_owned()).increment(partitions as u64);
+    histogram!(REVOKE_SECONDS, "projection" => projection.to_owned()).record(took);
+}
 
 pub(crate) fn batch_refused(projection: &str, outcome: &'static str) {
     counter!(REFUSED, "projection" => projection.to_owned(), "outcome" => outcome).increment(1);
@@ -48,15 +121,6 @@ pub(crate) fn straggler_ended(projection: &str) {
     counter!(STRAGGLERS, "projection" => projection.to_owned()).increment(1);
 }
 
-/// Messages that the broker has acknowledged.
-const SENT: &str = "tidegate_messages_sent_total";
-/// Of the messages handed over, those that had been before, since something had failed.
-const REPEATED: &str = "tidegate_messages_repeated_total";
-/// Attempts to send a message that failed, by reason.
-const NOT_SENT: &str = "tidegate_send_failures_total";
-/// Messages put in quarantine, by reason.
-const QUARANTINED: &str = "tidegate_messages_quarantined_total";
-
 pub(crate) fn sent(messages: u64, repeated: u64) {
     counter!(SENT).increment(messages);
     counter!(REPEATED).increment(repeated);
@@ -70,9 +134,10 @@ pub(crate) fn quarantined(reason: &'static str, messages: usize) {
     counter!(QUARANTINED, "reason" => reason).increment(messages as u64);
 }
 
-/// Questions to the schema registry, by outcome.
-const REGISTRY: &str = "tidegate_schema_registry_requests_total";
-
+/// The schema registry was asked.
 pub(crate) fn registry_asked(outcome: &'static str) {
     counter!(REGISTRY, "outcome" => outcome).increment(1);
 }
+
+#[cfg(test)]
+mod tests;

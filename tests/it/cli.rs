@@ -465,3 +465,36 @@ fn status_tells_that_nobody_attends_to_a_partition() {
     });
     process.stop();
 }
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    let world = World::without_kafka();
+    let help = world.tidegate(&["--help"]).expect(0).stdout;
+    let commands = help
+        .split_once("Commands:\n")
+        .unwrap()
+        .1
+        .split_once("\n\n")
+        .unwrap()
+        .0;
+    let commands: Vec<&str> = commands
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(commands.len() > 15, "{commands:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = world.tidegate(&["completions", shell]).expect(0).stdout;
+        for command in &commands {
+            assert!(script.contains(command), "{shell} does not know {command}");
+        }
+    }
+    let folder = world.folder().join("man");
+    fs::create_dir(&folder).unwrap();
+    world.tidegate(&["man", folder.to_str().unwrap()]).expect(0);
+    for command in commands.iter().filter(|command| **command != "help") {
+        let page = fs::read_to_string(folder.join(format!("tidegate-{command}.1"))).unwrap();
+        assert!(page.contains(".TH"), "{command}: {page}");
+    }
+    world.tidegate(&["man", "/nowhere"]).expect(70);
+}

@@ -35,6 +35,7 @@ mod gate;
 mod group;
 mod handlers;
 mod history;
+mod http;
 mod kinds;
 mod log_shape;
 mod outage;

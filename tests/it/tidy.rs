@@ -103,11 +103,13 @@ fn module(file: &str) -> &str {
 }
 
 /// Who may know whom. What is not listed knows nothing of ours but itself.
-const KNOWS: [(&str, &[&str]); 18] = [
+const KNOWS: [(&str, &[&str]); 20] = [
     ("types", &[]),
     ("telemetry", &[]),
     ("engine", &[]),
     ("failpoint", &[]),
+    ("health", &["types"]),
+    ("http", &["health", "telemetry"]),
     ("avro", &[]),
     ("registry", &["avro", "engine", "store", "telemetry"]),
     ("projection", &["types", "engine", "avro", "store", "cli"]),
@@ -146,6 +148,7 @@ const KNOWS: [(&str, &[&str]); 18] = [
             "relay",
             "config",
             "telemetry",
+            "health",
         ],
     ),
     (
@@ -181,6 +184,8 @@ const KNOWS: [(&str, &[&str]); 18] = [
             "config",
             "codec",
             "registry",
+            "health",
+            "http",
         ],
     ),
     ("outbox", &["types", "store", "projection"]),
@@ -285,6 +290,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/history.rs",
             "src/runtime/housekeeping.rs",
             "src/runtime/letters.rs",
+            "src/runtime/observer.rs",
             "src/runtime/redrive.rs",
             "src/runtime/rehearsal.rs",
             "src/runtime/refusal.rs",

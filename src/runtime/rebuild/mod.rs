@@ -40,6 +40,7 @@ pub(crate) use verify::Verified;
 
 use super::service::{Error as RunError, Service};
 use crate::config::Config;
+use crate::health::Board;
 use crate::kafka::{ClusterError, MemberError};
 use crate::projection::Projection;
 use crate::store::generation::{self, Beside};
@@ -152,7 +153,7 @@ impl Rebuilder {
         who: String,
         stop: CancellationToken,
     ) -> Result<Self, RunError> {
-        let service = Service::new(config, stop)?;
+        let service = Service::new(config, Board::new(), stop)?;
         service.check_version().await?;
         Ok(Self {
             service: Arc::new(service),

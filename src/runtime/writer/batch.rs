@@ -395,6 +395,10 @@ impl Writer {
         for (partition, count, to) in moved {
             work.schema_waits.remove(partition);
             if let Some(State::Running(running)) = work.partitions.get_mut(partition) {
+                let last = count
+                    .checked_sub(1)
+                    .and_then(|last| running.held.records.get(last));
+                running.applied_time = last.and_then(Record::time).or(running.applied_time);
                 running.held.remove(*count);
                 running.next = *to;
                 running.limit = running.limit.and_then(|limit| {
@@ -430,6 +434,22 @@ impl Writer {
                 }
             }
         }
+        let totals = &applied.totals;
+        let outcomes = telemetry::Outcomes {
+            applied: totals.applied,
+            stale: totals.stale,
+            duplicate: totals.duplicate,
+            filtered: totals.filtered,
+            parked: totals.parked,
+        };
+        let messages = applied.messages;
+        telemetry::applied(
+            &self.projection.name,
+            outcomes,
+            messages,
+            took,
+            &applied.phases,
+        );
         let usual = self.limits.batch_records_max;
         work.batch_records_max = work.batch_records_max.saturating_mul(2).min(usual);
         if applied.messages > 0 {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::batch::Chosen;
 use super::{Held, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
 use crate::failpoint;
+use crate::health::Doing;
 use crate::kafka::Fetched;
 use crate::runtime::apply::Generation;
 use crate::runtime::claim::{self, Role, Waits};
@@ -46,6 +47,7 @@ impl Writer {
                 .is_some_and(|c| c.epoch != row.epoch || c.token != row.claim_token)
             {
                 info!(projection = name, %partition, owner = row.owner, "fenced while idle; claiming again");
+                telemetry::fenced(name);
                 // Jitter: two that believe they own it must not steal it from each other in step.
                 *state = State::claim_at(Instant::now() + jitter(LOOK_EVERY));
             }
@@ -141,7 +143,12 @@ impl Writer {
                 return;
             }
             let claim = claimed.claim;
-            let halted = State::Halted { claim, again: None };
+            let halted = State::Halted {
+                claim,
+                doing: Doing::Halted,
+                why: why.clone(),
+                again: None,
+            };
             work.partitions.insert(partition.clone(), halted);
             let why = format!("{why} Nothing of it was applied.");
             return self.halt_in_doubt(work, partition, &why).await;
@@ -317,6 +324,7 @@ impl Writer {
                 Fetched::Yes(queue) => State::Running(Running {
                     claim: claimed.claim.clone(),
                     next: claimed.next,
+                    applied_time: None,
                     queue,
                     held: Held::default(),
                     anchor: claimed.anchor,

@@ -10,6 +10,7 @@ use crate::engine::isolation::{self, Next};
 use crate::engine::parking::{Reason, Rejection};
 use crate::engine::{Class, backoff};
 use crate::failpoint;
+use crate::health::Doing;
 use crate::runtime::apply::{Failure, Then};
 use crate::runtime::refusal::Refusal;
 use crate::store;
@@ -92,6 +93,12 @@ impl Writer {
             Failure::Refused => {
                 let outcome = refusal.as_ref().map_or("unknown", Refusal::name);
                 telemetry::batch_refused(projection, outcome);
+                if matches!(
+                    refusal,
+                    Some(Refusal::Lost { .. } | Refusal::Taken | Refusal::Reset { .. })
+                ) {
+                    telemetry::fenced(projection);
+                }
                 match refusal {
                     Some(ended @ Refusal::TransactionEnded) => {
                         self.halt_all(work, moved, &ended.to_string()).await;
@@ -146,6 +153,8 @@ impl Writer {
         let state = match self.say(work, partition, Condition::Retrying, &why).await {
             true => State::Halted {
                 claim,
+                doing: Doing::Retrying,
+                why: self.secrets.cleaned(&why),
                 again: Some(Instant::now() + delay),
             },
             false => State::claim_at(Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY)),
@@ -257,13 +266,19 @@ impl Writer {
         self.member.unfetch(partition);
         let why = &*self.secrets.cleaned(why);
         error!(projection, %partition, why, "halting");
+        telemetry::halted(projection);
         // What went wrong may have cost the connection; the halt must be told all the same.
         if work.connection.is_none() {
             let name = format!("tidegate {}", self.owner);
             work.connection = self.database.connect(&name).await.ok();
         }
         let state = match self.say(work, partition, condition, why).await {
-            true => State::Halted { claim, again },
+            true => State::Halted {
+                claim,
+                doing: Doing::Halted,
+                why: why.to_owned(),
+                again,
+            },
             false => State::claim_at(Instant::now() + LOOK_EVERY + jitter(LOOK_EVERY)),
         };
         work.partitions.insert(partition.clone(), state);
@@ -315,7 +330,8 @@ impl Writer {
         if work.connection.is_none() {
             return self.connection_lost(work, why);
         }
-        self.back_off(work);
+        self.back_off(work, why);
+        telemetry::retried(&self.projection.name);
         warn!(
             projection = self.projection.name,
             why,
@@ -332,14 +348,15 @@ impl Writer {
         }
     }
 
-    pub(super) fn back_off(&self, work: &mut Work) {
+    pub(super) fn back_off(&self, work: &mut Work, why: &str) {
+        work.trouble = self.secrets.cleaned(why);
         work.failures = work.failures.saturating_add(1);
         work.not_before = Instant::now() + backoff::delay(work.failures, fastrand::f64());
     }
 
     pub(super) fn store_failed(&self, work: &mut Work, error: &store::Error) {
         if error.connection_is_usable() {
-            self.back_off(work);
+            self.back_off(work, &error.to_string());
             warn!(projection = self.projection.name, %error, failures = work.failures, "trying again");
         } else {
             self.connection_lost(work, &error.to_string());
@@ -349,7 +366,8 @@ impl Writer {
     /// Forgets everything that is held: what was committed is for the database to say. What is halted
     /// stays halted.
     pub(super) fn connection_lost(&self, work: &mut Work, why: &str) {
-        self.back_off(work);
+        self.back_off(work, why);
+        telemetry::connection_lost(&self.projection.name);
         warn!(
             projection = self.projection.name,
             why,

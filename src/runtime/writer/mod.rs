@@ -18,11 +18,13 @@ mod batch;
 mod claiming;
 mod draining;
 mod failure;
+mod showing;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use sqlx::PgConnection;
 use tokio::sync::{Notify, oneshot, watch};
@@ -38,10 +40,12 @@ use crate::codec::Decoder;
 use crate::engine::parking::{Brake, Rejection};
 use crate::engine::redact::Secrets;
 use crate::failpoint;
+use crate::health::{Board, Doing};
 use crate::kafka::{Cluster, Fetched, Input, Inputs, Member, Queue};
 use crate::projection::Projection;
 use crate::store::position::{self, Claim, Claimed};
 use crate::store::{self, Database};
+use crate::telemetry;
 use crate::types::{Anchor, NextOffset, Record, TopicPartition};
 
 /// How often a writer looks whether its claims are still the newest, and a waiting claim is tried again.
@@ -79,6 +83,8 @@ pub(super) struct Writer {
     pub(super) secrets: Arc<Secrets>,
     /// Rings when a batch has put messages in the outbox.
     pub(super) outbox: Arc<Notify>,
+    /// What this writer does, for whoever asks.
+    pub(super) board: Board,
 }
 
 /// Offsets that are not to be passed. What is not in it is not to be read yet.
@@ -87,6 +93,8 @@ pub(in crate::runtime) type Bounds = BTreeMap<TopicPartition, NextOffset>;
 struct Running {
     claim: Claim,
     next: NextOffset,
+    /// The time of the last applied record.
+    applied_time: Option<DateTime<Utc>>,
     queue: Arc<Queue>,
     held: Held,
     /// The last applied record, which comes first, to be compared: then the log is still the one it was.
@@ -169,6 +177,9 @@ enum State {
     Running(Running),
     Halted {
         claim: Claim,
+        /// How it is shown, and why.
+        doing: Doing,
+        why: String,
         /// When to try again, if what is missing may come by itself.
         again: Option<Instant>,
     },
@@ -200,6 +211,8 @@ struct Work {
     /// Failures in a row, and until when to wait for them.
     failures: u32,
     not_before: Instant,
+    /// The last of them.
+    trouble: String,
     /// Records of a batch, at most: fewer after one that took too long.
     batch_records_max: usize,
     /// The same for what is drained.
@@ -238,6 +251,7 @@ impl Writer {
             generation: None,
             failures: 0,
             not_before: now,
+            trouble: String::new(),
             batch_records_max: self.limits.batch_records_max,
             letters_max: LETTERS_MAX,
             held_since: None,
@@ -250,6 +264,7 @@ impl Writer {
             unconfirmed: false,
             turn: 0,
         };
+        let beat = self.board.writer(&self.projection.name);
         loop {
             loop {
                 match inputs.try_recv() {
@@ -266,6 +281,8 @@ impl Writer {
                     None
                 }
             };
+            beat.beat();
+            self.show(&work);
             let Some(idle_until) = idle_until else {
                 // There is more to do at once; let others have the thread in between.
                 tokio::task::yield_now().await;
@@ -294,12 +311,17 @@ impl Writer {
                 }
             }
             Input::Revoked { partitions, done } => {
+                let began = Instant::now();
+                let name = &self.projection.name;
+                self.board.left(name, partitions.iter());
+                let count = partitions.len();
                 let gone: Vec<(TopicPartition, State)> = partitions
                     .into_iter()
                     .filter_map(|partition| work.partitions.remove_entry(&partition))
                     .collect();
                 failpoint::reach(failpoint::REVOKE_BEFORE_RELEASE);
                 self.release(work, &gone).await;
+                telemetry::revoked(name, count, began.elapsed());
                 failpoint::reach(failpoint::REVOKE_AFTER_RELEASE);
                 // It may have rung while there was nothing left to abort.
                 let _ = abort.notified().now_or_never();

@@ -1,0 +1,157 @@
+//! Answers questions about this process: what it does, and whether it is well.
+//!
+//! Only questions: nothing can be changed here, and nothing that is answered holds a payload or a secret. There
+//! is no password, so whoever can reach the address can read names of topics and texts of errors; the address is
+//! the operator's choice, and none is the default. A connection that says nothing is closed, and there are never
+//! more than a few.
+
+mod answers;
+mod exposition;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tracing::{debug, info, warn};
+
+use crate::health::{Board, Reason, Snapshot, Verdict};
+use crate::telemetry;
+
+/// How long a client may take to ask.
+const ASK_WITHIN: Duration = Duration::from_secs(10);
+/// How long a connection lives, asking and answering.
+const CONNECTION_MAX: Duration = Duration::from_secs(300);
+const CONNECTIONS_MAX: usize = 64;
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Listens, and does not answer yet.
+#[derive(Debug)]
+pub(crate) struct Server {
+    listener: TcpListener,
+}
+
+/// What questions are answered from.
+struct State {
+    board: Board,
+    verdict: Verdict,
+    counters: Option<PrometheusHandle>,
+}
+
+impl Server {
+    pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        info!(address = %listener.local_addr()?, "http: answering /metrics, /livez, /readyz and /progress");
+        Ok(Self { listener })
+    }
+
+    /// Answers for as long as the process lives, while it stops too.
+    pub(crate) fn serve(self, board: Board, verdict: Verdict) {
+        let state = Arc::new(State {
+            board,
+            verdict,
+            counters: telemetry::recorder(),
+        });
+        tokio::spawn(async move {
+            let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+            loop {
+                let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                    return;
+                };
+                match self.listener.accept().await {
+                    Ok((stream, _)) => {
+                        let state = Arc::clone(&state);
+                        tokio::spawn(async move {
+                            converse(stream, state).await;
+                            drop(place);
+                        });
+                    }
+                    Err(error) => {
+                        warn!(%error, "http: no connection can be taken");
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn converse(stream: TcpStream, state: Arc<State>) {
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let state = Arc::clone(&state);
+        async move { Ok::<_, Infallible>(answer(&state, request.method(), request.uri().path())) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(ASK_WITHIN)
+        .serve_connection(TokioIo::new(stream), answer);
+    let conversed = tokio::time::timeout(CONNECTION_MAX, connection).await;
+    if let Ok(Err(error)) = conversed {
+        debug!(%error, "http: a connection has ended");
+    }
+}
+
+fn answer(state: &State, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let mut response = reply(
+            StatusCode::METHOD_NOT_ALLOWED,
+            TEXT,
+            "only GET\n".to_owned(),
+        );
+        let get = hyper::header::HeaderValue::from_static("GET, HEAD");
+        response.headers_mut().insert(ALLOW, get);
+        return response;
+    }
+    let seen = state.board.snapshot();
+    let verdict = &state.verdict;
+    let verdict_of = |reasons: Vec<Reason>, body: fn(&Snapshot, &[Reason]) -> Value| {
+        let status = match reasons.is_empty() {
+            true => StatusCode::OK,
+            false => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        reply(status, JSON, format!("{:#}\n", body(&seen, &reasons)))
+    };
+    match path {
+        "/livez" => verdict_of(verdict.dead(&seen), answers::alive),
+        "/readyz" => verdict_of(verdict.unable(&seen), answers::ready),
+        "/progress" => verdict_of(verdict.stalled(&seen), answers::progress),
+        "/metrics" => {
+            let mut text = state
+                .counters
+                .as_ref()
+                .map(PrometheusHandle::render)
+                .unwrap_or_default();
+            exposition::write(&mut text, &seen, verdict);
+            reply(StatusCode::OK, TEXT, text)
+        }
+        _ => reply(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "known are /metrics, /livez, /readyz and /progress\n".to_owned(),
+        ),
+    }
+}
+
+fn reply(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    headers.insert(
+        CACHE_CONTROL,
+        hyper::header::HeaderValue::from_static("no-store"),
+    );
+    response
+}
