@@ -80,6 +80,9 @@ impl Writer<'_> {
             )]
             (Type::Float, Value::Number(value)) => {
                 let value = value.as_f64().unwrap_or(f64::NAN) as f32;
+                if !value.is_finite() {
+                    return Err(format!("{json} is no float of 32 bits"));
+                }
                 out.extend_from_slice(&value.to_le_bytes());
             }
             (Type::Double, Value::Number(value)) => {
@@ -286,7 +289,8 @@ fn unscaled(text: &str, scale: usize) -> Result<Vec<u8>, String> {
     let (before, after) = text.split_once('.').unwrap_or((text, ""));
     let after = after.trim_end_matches('0');
     let plain = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit());
-    if after.len() > scale || !plain(before.trim_start_matches('-')) || !plain(after) {
+    let whole = before.strip_prefix('-').unwrap_or(before);
+    if after.len() > scale || whole.is_empty() || !plain(whole) || !plain(after) {
         return Err(refused());
     }
     let digits = format!("{before}{after:0<scale$}");

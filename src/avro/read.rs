@@ -190,6 +190,8 @@ impl<'p> Reader<'p> {
                 .cursor
                 .fault(format!("nested deeper than {max} (decode.nesting_max)"));
         }
+        // Counted too: a schema can have more of them, in no bytes at all, than anybody can walk through.
+        self.spend(1)?;
         self.nesting += 1;
         let done = read(self);
         self.nesting -= 1;
@@ -206,19 +208,24 @@ impl<'p> Reader<'p> {
             count = count.checked_neg().unwrap_or(i64::MAX);
         }
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        match self.items.checked_sub(count) {
-            _ if count == 0 => Ok(None),
-            Some(left) => {
-                self.items = left;
-                Ok(Some(count))
-            }
-            None => {
-                self.cursor.at = from;
-                let max = self.limits.items_max;
-                self.cursor
-                    .fault(format!("more than {max} items (decode.items_max)"))
-            }
+        if count == 0 {
+            return Ok(None);
         }
+        if let Err(fault) = self.spend(count) {
+            self.cursor.at = from;
+            return Err(Fault { at: from, ..fault });
+        }
+        Ok(Some(count))
+    }
+
+    fn spend(&mut self, items: usize) -> Read<()> {
+        let Some(left) = self.items.checked_sub(items) else {
+            let max = self.limits.items_max;
+            let what = format!("more than {max} items (decode.items_max)");
+            return self.cursor.fault(what);
+        };
+        self.items = left;
+        Ok(())
     }
 
     fn skip(&mut self, id: SkipId) -> Read<()> {

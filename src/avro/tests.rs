@@ -485,7 +485,7 @@ fn limits_are_kept_and_named_whether_a_value_is_wanted_or_stepped_over() {
     let mut bytes = vec![2; 100_000];
     bytes.push(0);
     for wanted in [&["", "/next/next"][..], &["/next/next"], &["/other"], &[]] {
-        let why = limited(&list, &bytes, (256, 100, 1 << 20), wanted);
+        let why = limited(&list, &bytes, (256, 1_000, 1 << 20), wanted);
         assert!(
             why.contains("nested deeper than 256 (decode.nesting_max)"),
             "{wanted:?}: {why}"
@@ -504,6 +504,17 @@ fn limits_are_kept_and_named_whether_a_value_is_wanted_or_stepped_over() {
             why.contains("more than 1000000 items (decode.items_max)"),
             "{wanted:?}: {why}"
         );
+    }
+    // 2^40 of them in no bytes at all.
+    let pair = |of: Value, depth: u32| {
+        json!({"type": "record", "name": format!("L{depth}"), "fields": [
+            {"name": "a", "type": of}, {"name": "b", "type": format!("L{}", depth - 1)}]})
+    };
+    let leaf = json!({"type": "record", "name": "L0", "fields": [{"name": "a", "type": "null"}]});
+    let pairs = (1..=40).fold(leaf, pair);
+    for wanted in [&[""][..], &["/a/a"], &["/other"], &[]] {
+        let why = limited(&pairs, &[], (64, 1_000, 1 << 30), wanted);
+        assert!(why.contains("more than 1000 items"), "{wanted:?}: {why}");
     }
     let many = json!({"type": "array", "items": {"type": "array", "items": "null"}});
     let mut bytes = hex("14");
@@ -566,6 +577,12 @@ fn json_is_written_as_it_would_be_read_or_refused_by_its_path() {
         &|e| e["amount"] = json!("1.234"),
         "/amount: `1.234` is no decimal with 2 digits after the point",
     );
+    for nothing in ["", "-", "."] {
+        let why = format!("/amount: `{nothing}` is no decimal with 2 digits after the point");
+        refused(&|e| e["amount"] = json!(nothing), &why);
+    }
+    let float = encode(&schema(&json!("float")), &json!(1e39));
+    assert!(float.unwrap_err().contains("no float of 32 bits"));
     refused(
         &|e| e["tags"]["a"][1] = json!("x"),
         "/tags/a/1: a string is no int",

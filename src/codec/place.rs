@@ -126,9 +126,6 @@ impl Slots {
     }
 }
 
-/// What Debezium writes in place of a value that Postgres has not logged, since it is large and has not changed.
-const NOT_LOGGED: &str = "__debezium_unavailable_value";
-
 impl Place {
     /// What is wrong with the value here, and what it was wanted for.
     pub(super) fn named(&self, role: &str, why: &str) -> String {
@@ -183,11 +180,11 @@ impl Place {
             (Self::Row { slots, .. }, Shape::Change { in_payload, gone }) => {
                 let slot = slots[2 * usize::from(in_payload) + usize::from(!gone)];
                 let value = fields.get(slot);
-                match value.and_then(|value| value.plain_text()) {
-                    Some(NOT_LOGGED) => Err(
+                match value.is_some_and(|value| value.is_in_place_of_one()) {
+                    true => Err(
                         "its value was not logged, since it has not changed; set REPLICA IDENTITY FULL for the table".to_owned(),
                     ),
-                    _ => Ok(value),
+                    false => Ok(value),
                 }
             }
             (Self::Envelope { slots, .. }, Shape::Change { in_payload, .. }) => {

@@ -1170,6 +1170,16 @@ fn a_change_event_is_its_row_inside_of_a_payload_or_not() {
         ),
         Err("REPLICA IDENTITY FULL"),
     );
+    // As bytes, and as an array.
+    for of in [
+        r#""X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==""#,
+        r#"["__debezium_unavailable_value"]"#,
+    ] {
+        check(
+            &format!(r#"{{"after":{{"id":1,"name":{of}}},{source},"op":"u"}}"#),
+            Err("REPLICA IDENTITY FULL"),
+        );
+    }
     check(
         &format!(r#"{{"after":{{"id":1,"name":"a"}},{source}}}"#),
         Err("no change event"),

@@ -25,6 +25,11 @@ pub(super) enum Value<'p> {
     Avro(&'p Datum<'p>),
 }
 
+/// What Debezium writes in place of a value that Postgres has not logged, since it is large and has not changed.
+const NOT_LOGGED: &str = "__debezium_unavailable_value";
+/// The same where a value is bytes in JSON.
+const NOT_LOGGED_BASE64: &str = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==";
+
 /// A text that names something, if it can.
 pub(super) fn identity(text: Cow<'_, str>) -> Result<Cow<'_, str>, String> {
     match text.len() {
@@ -52,6 +57,22 @@ impl<'p> Value<'p> {
             Self::Json(json) => json.strip_prefix('"')?.strip_suffix('"'),
             Self::Avro(Datum::Text(text)) => Some(text),
             Self::Text(_) | Self::Avro(_) => None,
+        }
+    }
+
+    /// Whether Debezium has written it in place of one that Postgres has not logged: as text, as bytes, or in an
+    /// array or a map.
+    pub(super) fn is_in_place_of_one(&self) -> bool {
+        let inside = |tree: &str| {
+            tree.starts_with(['[', '{'])
+                && (tree.contains(&format!("\"{NOT_LOGGED}\""))
+                    || tree.contains(&format!("\"{NOT_LOGGED_BASE64}\"")))
+        };
+        match self {
+            Self::Avro(Datum::Bytes(bytes)) => **bytes == *NOT_LOGGED.as_bytes(),
+            Self::Avro(Datum::Tree(tree)) => inside(tree),
+            Self::Json(json) if inside(json) => true,
+            _ => matches!(self.plain_text(), Some(NOT_LOGGED | NOT_LOGGED_BASE64)),
         }
     }
 

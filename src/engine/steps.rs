@@ -8,21 +8,7 @@ pub(crate) fn one_event_per_entity<T: Copy>(
     by_entity: &[T],
     same: impl Fn(T, T) -> bool,
 ) -> Vec<Vec<T>> {
-    let mut steps: Vec<Vec<T>> = Vec::new();
-    let mut step = 0;
-    let mut before: Option<T> = None;
-    for &event in by_entity {
-        step = match before {
-            Some(before) if same(before, event) => step + 1,
-            _ => 0,
-        };
-        if steps.len() == step {
-            steps.push(Vec::new());
-        }
-        steps[step].push(event);
-        before = Some(event);
-    }
-    steps
+    runs(by_entity, same, |_, _| false)
 }
 
 /// Splits `by_entity` so that the n-th run of each entity's events of one kind is in the n-th step. Order within a

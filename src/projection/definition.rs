@@ -613,6 +613,14 @@ impl Projection {
                 SOURCE_CURE,
             );
         }
+        let filters = |types: &Types| types.unknown == UnknownType::Filter;
+        if matches!(self.gate, Gate::Next { .. }) && self.types.as_ref().is_some_and(filters) {
+            add(
+                "unknown_type",
+                "with gate `next` an event that is filtered for its type would be missed for ever, and all behind it would wait".to_owned(),
+                "name the type in `types`, with no statement of its own",
+            );
+        }
         let needed = [("entity", &self.entity), ("sequence", &self.sequence)];
         let missing = needed.iter().filter(|(_, source)| source.is_none());
         let missing: Vec<String> = missing.map(|(name, _)| format!("`{name}`")).collect();

@@ -25,8 +25,13 @@ use crate::telemetry;
 pub(crate) use client::Credentials;
 use client::{Answer, Client};
 
-/// How long it is believed that a number is unknown.
-const UNKNOWN_FOR: Duration = Duration::from_secs(30);
+/// How long it is believed that a number is unknown: a registry gives them out one after the other, and may give
+/// out this one any moment.
+const UNKNOWN_FOR: Duration = Duration::from_secs(2);
+/// After so long without a question it is new again, and has its grace again.
+const UNKNOWN_ANEW: Duration = Duration::from_secs(60);
+/// How long a failure answers everybody who asks.
+const FAILED_FOR: Duration = Duration::from_secs(1);
 
 /// Where the registry is and how it is asked.
 #[derive(Clone, Debug)]
@@ -79,7 +84,14 @@ pub(crate) struct Registry {
     unknown_grace: Duration,
     entries: RwLock<HashMap<u32, Entry>>,
     /// Held while asking, so that nobody asks the same.
-    asking: tokio::sync::Mutex<()>,
+    asking: tokio::sync::Mutex<Option<Failed>>,
+}
+
+/// A question that was not answered.
+#[derive(Debug)]
+struct Failed {
+    at: Instant,
+    why: Unavailable,
 }
 
 /// Why settings cannot be used; none if they can.
@@ -97,7 +109,7 @@ impl Registry {
             client: Client::new(settings)?,
             database,
             entries: RwLock::new(HashMap::new()),
-            asking: tokio::sync::Mutex::new(()),
+            asking: tokio::sync::Mutex::new(None),
         })
     }
 
@@ -121,18 +133,49 @@ impl Registry {
     /// Asks for those of the numbers that are not known. Afterwards [`known`](Self::known) answers for each.
     ///
     /// # Errors
-    /// The first that could not be asked for, or must be waited for.
+    /// The first that could not be asked for, or must be waited for. Those behind one that must be waited for are
+    /// asked for all the same, so that they wait at the same time.
     pub(crate) async fn learn(&self, ids: &BTreeSet<u32>) -> Result<(), Unavailable> {
-        let _asking = self.asking.lock().await;
+        let mut failed = self.asking.lock().await;
+        // Whoever has waited for the lock need not wait for the same again.
+        if let Some(Failed { at, why }) = &*failed
+            && at.elapsed() < FAILED_FOR
+        {
+            return Err(why.clone());
+        }
+        let mut waits = Ok(());
         for id in ids {
-            if self.known(*id).is_none() {
-                self.ask(*id).await?;
+            if self.known(*id).is_some() {
+                continue;
+            }
+            match self.ask(*id).await {
+                Ok(true) => {}
+                Ok(false) => waits = waits.and(Err(self.waited_for(*id))),
+                Err(why) => {
+                    let at = Instant::now();
+                    *failed = Some(Failed {
+                        at,
+                        why: why.clone(),
+                    });
+                    return Err(why);
+                }
             }
         }
-        Ok(())
+        waits
     }
 
-    async fn ask(&self, id: u32) -> Result<(), Unavailable> {
+    fn waited_for(&self, id: u32) -> Unavailable {
+        let grace = self.unknown_grace;
+        Unavailable {
+            class: Class::Transient,
+            why: format!(
+                "the schema registry does not know the schema id {id}; waiting up to {grace:?} for it"
+            ),
+        }
+    }
+
+    /// False if it must be waited for.
+    async fn ask(&self, id: u32) -> Result<bool, Unavailable> {
         let answer = self.client.schema(id).await;
         let outcome = match &answer {
             Ok(Answer::Unknown) => "unknown",
@@ -145,7 +188,7 @@ impl Registry {
             why: format!("schema {id} cannot be asked for: {why}"),
         })?;
         let known = match answer {
-            Answer::Unknown => return self.is_unknown(id),
+            Answer::Unknown => return Ok(self.is_unknown(id)),
             Answer::Unusable(why) => {
                 Known::Not(format!("the schema with the id {id} is not usable: {why}").into())
             }
@@ -171,7 +214,7 @@ impl Registry {
             }
         };
         self.set(id, Entry::Known(known));
-        Ok(())
+        Ok(true)
     }
 
     /// The id of a schema under a subject; registers it if it is not there, if that is wanted.
@@ -194,26 +237,18 @@ impl Registry {
         entries.insert(id, entry);
     }
 
-    fn is_unknown(&self, id: u32) -> Result<(), Unavailable> {
+    /// Whether its grace is over.
+    fn is_unknown(&self, id: u32) -> bool {
         let asked = Instant::now();
         let since = {
             let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
             match entries.get(&id) {
-                Some(Entry::Unknown { since, .. }) => *since,
+                Some(Entry::Unknown { since, asked }) if asked.elapsed() < UNKNOWN_ANEW => *since,
                 _ => asked,
             }
         };
         self.set(id, Entry::Unknown { since, asked });
-        let grace = self.unknown_grace;
-        match asked.duration_since(since) >= grace {
-            true => Ok(()),
-            false => Err(Unavailable {
-                class: Class::Transient,
-                why: format!(
-                    "the schema registry does not know the schema id {id}; waiting up to {grace:?} for it"
-                ),
-            }),
-        }
+        asked.duration_since(since) >= self.unknown_grace
     }
 
     /// A number stands for one schema for ever.

@@ -59,7 +59,7 @@ impl Observer {
     }
 
     async fn look_at_logs(&self) {
-        let mut answer = Ok(());
+        let (mut answer, mut answered) = (Ok(()), false);
         let partitions = self.board.partitions();
         if let (true, Some(topic)) = (partitions.is_empty(), &self.topic) {
             answer = self.cluster.partitions(topic).await.map(|_| ());
@@ -75,13 +75,17 @@ impl Observer {
                     held_back: (all.high - committed.high).max(0),
                 })
             };
+            // One that cannot be asked for keeps nobody from seeing the others.
             match ends.await {
-                Ok(log) => self.board.log(&projection, &partition, log, asked),
-                Err(error) => {
-                    answer = Err(error);
-                    break;
+                Ok(log) => {
+                    self.board.log(&projection, &partition, log, asked);
+                    answered = true;
                 }
+                Err(error) => answer = Err(error),
             }
+        }
+        if answered {
+            answer = Ok(());
         }
         match answer {
             // It has answered: there is no such topic.
