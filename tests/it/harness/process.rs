@@ -74,6 +74,12 @@ impl<'w> Launch<'w> {
         self
     }
 
+    /// To look at the status again and again.
+    pub(crate) fn status(mut self) -> Self {
+        self.service = "status";
+        self
+    }
+
     /// To build a projection beside the live one and cut over.
     pub(crate) fn rebuild(mut self, projection: &str) -> Self {
         self.service = "rebuild";
