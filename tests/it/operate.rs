@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::harness::{
     LONG, Process, Route, Session, World, delete_records_before, unique, wait_until,
 };
+use crate::http::Asked;
 
 /// What `doctor` has found: level and text.
 fn findings(found: &Value) -> Vec<(String, String)> {
@@ -308,7 +309,7 @@ fn status_can_be_watched() {
     wait_until(LONG, "it runs", || world.is_owned_by("journal", &running));
     let watching = world
         .launch("watch")
-        .status()
+        .instead("status")
         .argument("--watch")
         .argument("1")
         .start();
@@ -325,6 +326,14 @@ fn status_can_be_watched() {
         watching.log().contains("paused")
     });
     running.stop();
+}
+
+/// Whether somebody in the test's database waits for a lock.
+fn waits_for_a_lock(world: &World) -> bool {
+    let waiting: i64 = world.db.one(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
+    );
+    waiting > 0
 }
 
 /// Nothing of what belongs to the test is left behind, and a successor has the partitions soon.
@@ -364,10 +373,7 @@ fn a_stop_ends_soon_wherever_it_comes() {
         .env("TIDEGATE__APPLY__DRAIN_MAX", "1s")
         .start();
     send();
-    wait_until(LONG, "it waits for the lock", || {
-        let waiting: i64 = world.db.one("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()");
-        waiting > 0
-    });
+    wait_until(LONG, "it waits for the lock", || waits_for_a_lock(&world));
     stops_within(process, Duration::from_secs(12));
     assert_eq!(world.progress(), 1, "what was open is rolled back");
     holder.run("ROLLBACK");
@@ -386,10 +392,7 @@ fn a_second_signal_ends_at_once_and_loses_nothing() {
     let sender = world.sender();
     sender.send_json(0, &serde_json::json!({ "account": "a" }));
     sender.flush();
-    wait_until(LONG, "it waits for the lock", || {
-        let waiting: i64 = world.db.one("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()");
-        waiting > 0
-    });
+    wait_until(LONG, "it waits for the lock", || waits_for_a_lock(&world));
     process.signal("TERM");
     process.wait_for_log(LONG, &["stopping"]);
     process.signal("TERM");
@@ -510,6 +513,26 @@ fn no_command_shows_a_secret() {
     for (row,) in stored {
         assert_silent("a position", &row);
     }
+    // What it answers, when it is well and when its database is away.
+    let route = Route::to(&world.db.address());
+    let asked = Asked::start(
+        world
+            .launch("canary-asked")
+            .env(
+                "TIDEGATE__POSTGRES__URL",
+                good.replace(&world.db.address(), route.address()),
+            )
+            .option("sasl.password", SECRETS[2]),
+    );
+    let answers = || {
+        ["/metrics", "/livez", "/readyz", "/progress"]
+            .map(|path| asked.ask(&format!("GET {path}")).1)
+    };
+    asked.wait_for("/readyz", None);
+    assert_silent("an answer", &answers().join("\n"));
+    route.lead_to("127.0.0.1:1");
+    asked.wait_for("/readyz", Some("database_unreachable"));
+    assert_silent("an answer", &answers().join("\n"));
     // A mistake in the very line of a secret.
     let launch = world
         .launch("canary")
@@ -518,4 +541,18 @@ fn no_command_shows_a_secret() {
     let output = launch.output(&["check", "--offline"]).expect(78);
     assert!(output.stderr.contains("no.such.key"), "{}", output.stderr);
     assert_silent("check", &output.stderr);
+}
+
+// Whoever migrates holds a lock; it goes with its session.
+#[test]
+fn a_killed_migrator_leaves_no_lock_behind() {
+    let world = World::without_kafka();
+    let mut holder = world.db.session();
+    holder.run("DROP SCHEMA tidegate CASCADE; BEGIN; CREATE SCHEMA tidegate");
+    let mut migrator = world.launch("killed").instead("migrate").start();
+    wait_until(LONG, "it waits", || waits_for_a_lock(&world));
+    migrator.kill();
+    holder.run("ROLLBACK");
+    world.tidegate(&["migrate"]).expect(0);
+    world.tidegate(&["status"]).expect(0);
 }

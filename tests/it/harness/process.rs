@@ -74,9 +74,9 @@ impl<'w> Launch<'w> {
         self
     }
 
-    /// To look at the status again and again.
-    pub(crate) fn status(mut self) -> Self {
-        self.service = "status";
+    /// To start another command, one that does not end by itself or is to be killed.
+    pub(crate) fn instead(mut self, command: &'static str) -> Self {
+        self.service = command;
         self
     }
 
