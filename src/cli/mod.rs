@@ -18,8 +18,10 @@ macro_rules! println {
 mod accept_topic;
 mod check;
 mod completions;
+mod config_show;
 mod dead_letters;
 mod demo;
+mod doctor;
 mod explain;
 mod gate;
 mod man;
@@ -76,6 +78,11 @@ enum Command {
     Relay(relay::Arguments),
     /// Creates or updates Tidegate's own tables in the database
     Migrate(ConfigArgument),
+    /// Shows every setting as it counts, and where it comes from
+    #[command(subcommand)]
+    Config(config_show::Command),
+    /// Looks at everything outside, and says which guarantee results and what weakens it
+    Doctor(doctor::Arguments),
     /// Checks the configuration and every SQL statement, and reports all mistakes at once
     Check(check::Arguments),
     /// Runs the projections' own tests: given events, what is in their tables, however the events come
@@ -239,6 +246,8 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Run(arguments) => run::execute(arguments, registry).await,
         Command::Relay(arguments) => relay::execute(arguments).await,
         Command::Migrate(arguments) => migrate::execute(arguments).await,
+        Command::Config(command) => config_show::execute(&command),
+        Command::Doctor(arguments) => doctor::execute(arguments, registry).await,
         Command::Check(arguments) => check::execute(arguments, registry).await,
         Command::Test(arguments) => test::execute(arguments, registry).await,
         Command::Status(arguments) => status::execute(arguments).await,

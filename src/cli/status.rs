@@ -1,7 +1,10 @@
 //! `tidegate status`.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::time::Duration;
 
+use chrono::Utc;
 use comfy_table::ContentArrangement;
 use serde_json::json;
 
@@ -22,6 +25,10 @@ pub(super) struct Arguments {
     /// One JSON object instead of tables
     #[arg(long)]
     json: bool,
+    /// Shows it again and again, every so many seconds, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", conflicts_with = "json",
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    watch: Option<u64>,
 }
 
 type Logs = BTreeMap<TopicPartition, Log>;
@@ -35,11 +42,29 @@ struct Log {
 
 pub(super) async fn execute(arguments: Arguments) -> Done {
     let config = arguments.config.load()?;
-    let mut connection = connect(&database(&config)?).await?;
+    let Some(seconds) = arguments.watch else {
+        return show(&config, arguments.json).await;
+    };
+    loop {
+        if std::io::stdout().is_terminal() {
+            // To the first line, and nothing below it.
+            print!("\x1b[H\x1b[J");
+        }
+        println!("{}, every {seconds} s\n", time(Utc::now()));
+        // What cannot be reached now may be there the next time.
+        if let Err(failed) = show(&config, false).await {
+            println!("{:#}", failed.error);
+        }
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+}
+
+async fn show(config: &Config, json: bool) -> Done {
+    let mut connection = connect(&database(config)?).await?;
     let positions = position::status(&mut connection).await?;
     let streams = outbox::status(&mut connection).await?;
-    let logs = logs(&config, &positions).await;
-    if arguments.json {
+    let logs = logs(config, &positions).await;
+    if json {
         let json = as_json(&positions, &streams, &logs);
         println!("{json:#}");
     } else {

@@ -18,10 +18,10 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
 pub(crate) use problems::{Place, Problems};
-pub(crate) use section::File;
+pub(crate) use section::{File, Shown};
 use section::{Section, Setting, Sources};
 
-use crate::engine::redact::Secrets;
+use crate::engine::redact::{Secrets, is_secret, passwords_of_url};
 use crate::kafka::{Connection, GroupProtocol, refusal, reserved};
 use crate::projection::{Projection, is_topic};
 use crate::registry::{self, Credentials};
@@ -56,20 +56,11 @@ pub(crate) struct Config {
 impl Config {
     /// What no text that is stored or shown may repeat.
     pub(crate) fn secrets(&self) -> Secrets {
-        let is_secret = |key: &str| {
-            ["password", "secret", "token", "jaas"]
-                .iter()
-                .any(|word| key.contains(word))
-        };
         let options = self.kafka.options.iter();
         let options = options
             .filter(|(key, _)| is_secret(key))
             .map(|(_, value)| value.clone());
-        let url = &self.postgres_url;
-        let password = url
-            .split_once("://")
-            .and_then(|(_, rest)| rest.split(['/', '?']).next()?.rsplit_once('@'))
-            .and_then(|(user, _)| Some(user.split_once(':')?.1.to_owned()));
+        let password = passwords_of_url(&self.postgres_url);
         let registry = self
             .schema_registry
             .as_ref()
@@ -145,6 +136,8 @@ pub(crate) struct Draft {
     pub(crate) problems: Problems,
     /// The configuration file's text.
     pub(crate) text: String,
+    /// Every setting as it was read.
+    pub(crate) shown: Vec<Shown>,
     kafka: Option<Kafka>,
     pub(crate) postgres: Option<(String, Timeouts)>,
     apply: Option<Apply>,
@@ -262,6 +255,7 @@ pub(crate) fn parse(
         file: &file,
         folder,
         variables,
+        shown: Vec::new(),
         problems: &mut problems,
     };
     read(root.get_ref(), &mut draft, &mut sources);
@@ -276,6 +270,7 @@ pub(crate) fn parse(
             "unset it, or correct its name: TIDEGATE__<SECTION>__<KEY>",
         );
     }
+    draft.shown = sources.shown;
     draft.problems = problems;
     draft
 }
@@ -341,7 +336,12 @@ fn read_kafka(
         let cure = "write up to 249 letters, digits, `.`, `_` or `-`, other ones in each process";
         sources.problems.add(place.clone(), what, cure);
     }
-    let group_protocol = group_protocol.unwrap_or_default();
+    let group_prefix =
+        group_prefix.unwrap_or_else(|| section.default("group_prefix", "tidegate", sources));
+    let group_protocol = group_protocol.unwrap_or_else(|| {
+        section.default("group_protocol", "classic", sources);
+        GroupProtocol::default()
+    });
     let mut options = Vec::new();
     for (key, value, place) in section.strings("options", sources) {
         if let Some(cure) = reserved(&key) {
@@ -372,7 +372,7 @@ fn read_kafka(
     };
     Some(Kafka {
         connection,
-        group_prefix: group_prefix.unwrap_or_else(|| "tidegate".to_owned()),
+        group_prefix,
         group_protocol,
         group_instance_id: group_instance_id.map(|setting| setting.text),
     })
@@ -492,6 +492,8 @@ fn read_headers(section: Section<'_>, sources: &mut Sources<'_>) -> HeaderNames 
         let place = section.place_of(key, sources);
         if let Some(text) = section.string(key, sources) {
             *name = (!text.is_empty()).then_some(text);
+        } else {
+            section.default(key, name.as_deref().unwrap_or_default(), sources);
         }
         if let Some(name) = name {
             if taken.contains(name) {

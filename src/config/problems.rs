@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::engine::redact::line_without_secrets;
+
 /// Where a problem is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -119,7 +121,7 @@ impl fmt::Display for Problems {
                 let blank: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
                 let at: String = line.chars().skip(column - 1).collect();
                 writeln!(f, "{margin} |")?;
-                writeln!(f, "{number} | {line}")?;
+                writeln!(f, "{number} | {}", line_without_secrets(line))?;
                 writeln!(f, "{margin} | {blank}{}", "^".repeat(width(&at)))?;
             }
             if !problem.cure.is_empty() {

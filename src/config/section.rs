@@ -59,7 +59,29 @@ pub(super) struct Sources<'s> {
     pub(super) folder: &'s Path,
     /// Environment variables not yet read, by the path of their setting.
     pub(super) variables: BTreeMap<String, String>,
+    /// Every setting as it was read.
+    pub(super) shown: Vec<Shown>,
     pub(super) problems: &'s mut Problems,
+}
+
+impl Sources<'_> {
+    fn show(&mut self, path: &str, text: &str, place: Option<&Place>) {
+        self.shown.push(Shown {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            place: place.cloned(),
+        });
+    }
+}
+
+/// A setting as it counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    /// `kafka.group_prefix`.
+    pub(crate) path: String,
+    pub(crate) text: String,
+    /// Where it is set; none for a default.
+    pub(crate) place: Option<Place>,
 }
 
 /// A setting's text and its place.
@@ -171,12 +193,16 @@ impl<'t> Section<'t> {
         let variable = self.in_environment.then(|| sources.variables.remove(&path));
         if let Some(text) = variable.flatten() {
             let place = variable_place(&path);
+            sources.show(&path, &text, Some(&place));
             return Some(Setting { text, place });
         }
         let value = self.value(key)?;
         let place = sources.file.place(value.span().start);
         match scalar(value.get_ref()) {
-            Some(text) => Some(Setting { text, place }),
+            Some(text) => {
+                sources.show(&path, &text, Some(&place));
+                Some(Setting { text, place })
+            }
             None => {
                 let what = format!(
                     "`{path}` is {}, not a single value",
@@ -186,6 +212,12 @@ impl<'t> Section<'t> {
                 None
             }
         }
+    }
+
+    /// What counts where nothing is set.
+    pub(super) fn default(&self, key: &str, text: &str, sources: &mut Sources<'_>) -> String {
+        sources.show(&self.path(key), text, None);
+        text.to_owned()
     }
 
     pub(super) fn located(&self, key: &str, sources: &mut Sources<'_>) -> Option<Setting> {
@@ -242,6 +274,9 @@ impl<'t> Section<'t> {
 
     pub(super) fn flag(&self, key: &str, default: bool, sources: &mut Sources<'_>) -> bool {
         let choices = [("true", true), ("false", false)];
+        if !self.has(key, sources) {
+            self.default(key, &default.to_string(), sources);
+        }
         self.choice(key, &choices, sources).unwrap_or(default)
     }
 
@@ -279,6 +314,7 @@ impl<'t> Section<'t> {
         sources: &mut Sources<'_>,
     ) -> Duration {
         let Some(setting) = self.setting(key, sources) else {
+            self.default(key, &duration_text(default), sources);
             return default;
         };
         let duration = parse_duration(&setting.text);
@@ -303,6 +339,7 @@ impl<'t> Section<'t> {
         sources: &mut Sources<'_>,
     ) -> usize {
         let Some(setting) = self.setting(key, sources) else {
+            self.default(key, &default.to_string(), sources);
             return default;
         };
         let parsed = setting
@@ -329,7 +366,11 @@ impl<'t> Section<'t> {
         for (name, value) in table.table.into_iter().flatten() {
             let place = sources.file.place(name.span().start);
             match scalar(value.get_ref()) {
-                Some(text) => strings.push((name.get_ref().clone().into_owned(), text, place)),
+                Some(text) => {
+                    let path = format!("{}.{}", self.path(key), name.get_ref());
+                    sources.show(&path, &text, Some(&place));
+                    strings.push((name.get_ref().clone().into_owned(), text, place));
+                }
                 None => {
                     let what = format!("`{}.{}` is not a string", self.path(key), name.get_ref());
                     let cure = match value.get_ref() {
@@ -355,6 +396,9 @@ impl<'t> Section<'t> {
         let mut list = Vec::new();
         for item in items {
             let place = sources.file.place(item.span().start);
+            if let DeValue::String(text) = item.get_ref() {
+                sources.show(&self.path(key), text, Some(&place));
+            }
             match item.get_ref() {
                 DeValue::String(text) => list.push(Setting {
                     text: text.clone().into_owned(),
@@ -445,6 +489,19 @@ pub(super) fn article(value: &DeValue<'_>) -> String {
     let kind = value.type_str();
     let vowel = kind.starts_with(['a', 'e', 'i', 'o', 'u']);
     format!("{} {kind}", if vowel { "an" } else { "a" })
+}
+
+/// A duration as it is written.
+fn duration_text(duration: Duration) -> String {
+    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    match (seconds, millis) {
+        (seconds, 0) if seconds > 0 && seconds.is_multiple_of(3600) => {
+            format!("{}h", seconds / 3600)
+        }
+        (seconds, 0) if seconds > 0 && seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        (seconds, 0) => format!("{seconds}s"),
+        (seconds, millis) => format!("{}ms", seconds * 1000 + u64::from(millis)),
+    }
 }
 
 fn parse_duration(text: &str) -> Option<Duration> {

@@ -33,9 +33,96 @@ impl Secrets {
     }
 }
 
+/// Whether a setting's name says that its value is to be hidden.
+pub(crate) fn is_secret(name: &str) -> bool {
+    const WORDS: [&str; 4] = ["password", "secret", "token", "jaas"];
+    let name = name.to_lowercase();
+    WORDS.iter().any(|word| name.contains(word))
+}
+
+/// The passwords in an address, as they are written there and as they are meant.
+pub(crate) fn passwords_of_url(url: &str) -> Vec<String> {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let user = rest
+        .rsplit_once('@')
+        .and_then(|(user, _)| user.split_once(':'));
+    let parameters = query.split('&').filter_map(|pair| pair.split_once('='));
+    let parameters = parameters.filter(|(name, _)| is_secret(name));
+    let written = user
+        .into_iter()
+        .chain(parameters)
+        .map(|(_, password)| password);
+    written
+        .flat_map(|password| [password.to_owned(), percent_decoded(password)])
+        .filter(|password| !password.is_empty())
+        .collect()
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let code = match (first, after) {
+            (b'%', [a, b, ..]) => std::str::from_utf8(&[*a, *b])
+                .ok()
+                .and_then(|digits| u8::from_str_radix(digits, 16).ok()),
+            _ => None,
+        };
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A line of a configuration file; if it may hold a secret, without anything that may be one. What stands where
+/// stays where it was.
+pub(crate) fn line_without_secrets(line: &str) -> String {
+    let may = is_secret(line) || (line.contains("://") && line.contains('@'));
+    match line.find('=') {
+        Some(at) if may => {
+            let hidden = |c: char| {
+                if c.is_whitespace() || "={}[],\"'".contains(c) {
+                    c
+                } else {
+                    '*'
+                }
+            };
+            let (before, after) = line.split_at(at);
+            format!("{before}{}", after.chars().map(hidden).collect::<String>())
+        }
+        _ => line.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_in_an_address_is_found_as_it_is_written_and_as_it_is_meant() {
+        let check = |url, expected: &[&str]| assert_eq!(passwords_of_url(url), expected, "{url}");
+        check("postgres://u:hunter%402@h/d", &["hunter%402", "hunter@2"]);
+        check("postgres://u:p@w/x@h:1/d?sslmode=off", &["p@w/x", "p@w/x"]);
+        check("postgres://h/d?user=u&password=a%zz", &["a%zz", "a%zz"]);
+        check("postgres://u@h/d", &[]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn a_line_that_may_hold_a_secret_is_shown_without_it() {
+        let check = |line, expected| assert_eq!(line_without_secrets(line), expected);
+        check("writers = 3", "writers = 3");
+        check(
+            "options = { \"sasl.password\" = \"x y\", a = 1 }",
+            "options = { \"*************\" = \"* *\", * = * }",
+        );
+        check(
+            "url = \"postgres://u:p@h/d\"",
+            "url = \"******************\"",
+        );
+        check("SASL.Password = x", "SASL.Password = *");
+    }
 
     #[test]
     fn secrets_are_hidden_also_where_the_text_is_cut() {

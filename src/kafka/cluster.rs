@@ -85,6 +85,36 @@ impl Cluster {
         .await?
     }
 
+    /// How many partitions a topic has, and copies of the one that has fewest; none if there is no such topic.
+    pub(crate) async fn copies(&self, topic: &str) -> Result<Option<(usize, usize)>, Error> {
+        let (consumer, name) = (Arc::clone(&self.consumer), topic.to_owned());
+        tokio::task::spawn_blocking(move || {
+            serve(&consumer);
+            let metadata = consumer.fetch_metadata(Some(&name), ANSWER_TIMEOUT)?;
+            let found = metadata.topics().iter().find(|topic| topic.name() == name);
+            let found = found.filter(|topic| topic.error().is_none());
+            Ok(found.map(|topic| {
+                let partitions = topic.partitions();
+                let copies = partitions.iter().map(|p| p.replicas().len()).min();
+                (partitions.len(), copies.unwrap_or(0))
+            }))
+        })
+        .await?
+    }
+
+    /// How many brokers there are.
+    pub(crate) async fn brokers(&self) -> Result<usize, Error> {
+        let consumer = Arc::clone(&self.consumer);
+        tokio::task::spawn_blocking(move || {
+            serve(&consumer);
+            Ok(consumer
+                .fetch_metadata(None, ANSWER_TIMEOUT)?
+                .brokers()
+                .len())
+        })
+        .await?
+    }
+
     /// Kafka's id of a topic: another one once it was deleted and made again. None if the brokers give none.
     pub(crate) async fn topic_id(&self, topic: &str) -> Result<Option<Uuid>, Error> {
         let (consumer, topic) = (Arc::clone(&self.consumer), topic.to_owned());

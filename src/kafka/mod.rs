@@ -30,5 +30,5 @@ pub(crate) use neighbours::{DatabaseTag, Neighbours, client_id};
 pub(crate) use producer::{Enqueued, HeaderRef, Producer, delivered};
 pub(crate) use queue::{Polled, Queue};
 pub(crate) use settings::{Connection, GroupProtocol, refusal, reserved};
-pub(crate) use topics::{Topics, read_all};
+pub(crate) use topics::{TopicFacts, Topics, read_all};
 pub(crate) use watchdog::watch;

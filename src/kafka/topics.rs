@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -16,6 +18,19 @@ use crate::types::{Record, TopicPartition};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
+
+/// What matters of a topic's settings.
+#[derive(Clone, Debug)]
+pub(crate) struct TopicFacts {
+    pub(crate) partitions: usize,
+    /// Of the partition that has fewest.
+    pub(crate) copies: usize,
+    pub(crate) compacted: bool,
+    /// None: for ever.
+    pub(crate) retention_ms: Option<i64>,
+    pub(crate) unclean_leaders: bool,
+    pub(crate) message_max_bytes: Option<i64>,
+}
 
 /// The cluster's topics.
 pub(crate) struct Topics {
@@ -43,15 +58,33 @@ impl Topics {
 
     /// Whether records of a topic are removed that have a later one of their key.
     pub(crate) async fn is_compacted(&self, topic: &str) -> KafkaResult<bool> {
+        Ok(is_compacted(&self.settings(topic).await?))
+    }
+
+    /// A topic's settings, beside its partitions and copies.
+    pub(crate) async fn facts(
+        &self,
+        topic: &str,
+        (partitions, copies): (usize, usize),
+    ) -> KafkaResult<TopicFacts> {
+        let settings = self.settings(topic).await?;
+        let number = |name| value(&settings, name).and_then(|text| text.parse::<i64>().ok());
+        Ok(TopicFacts {
+            partitions,
+            copies,
+            compacted: is_compacted(&settings),
+            retention_ms: number("retention.ms").filter(|ms| *ms >= 0),
+            unclean_leaders: value(&settings, "unclean.leader.election.enable") == Some("true"),
+            message_max_bytes: number("max.message.bytes"),
+        })
+    }
+
+    async fn settings(&self, topic: &str) -> KafkaResult<ConfigResource> {
         let asked = [ResourceSpecifier::Topic(topic)];
         let results = self.admin.describe_configs(&asked, &options()).await?;
         let config = results.into_iter().next();
         let config = config.ok_or(KafkaError::NoMessageReceived)?;
-        let config = config.map_err(KafkaError::AdminOp)?;
-        let policy = config
-            .get("cleanup.policy")
-            .and_then(|entry| entry.value.as_deref());
-        Ok(policy.is_some_and(|policy| policy.contains("compact")))
+        config.map_err(KafkaError::AdminOp)
     }
 
     /// Deletes topics. Those that do not exist count as deleted.
@@ -65,6 +98,14 @@ impl Topics {
         self.admin.delete_groups(groups, &options()).await?;
         Ok(())
     }
+}
+
+fn value<'a>(settings: &'a ConfigResource, name: &str) -> Option<&'a str> {
+    settings.get(name)?.value.as_deref()
+}
+
+fn is_compacted(settings: &ConfigResource) -> bool {
+    value(settings, "cleanup.policy").is_some_and(|policy| policy.contains("compact"))
 }
 
 fn options() -> AdminOptions {

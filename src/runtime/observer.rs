@@ -4,12 +4,14 @@
 //! Its questions never stand in anybody's way: they take no locks, and they have a connection and Kafka clients
 //! of their own. It runs only where somebody may ask for the answers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use crate::engine::redact::Secrets;
 use crate::health::{Board, Figures, Letters, Lock, Log};
 use crate::kafka::{Cluster, ClusterError};
 use crate::store::{self, Database, blocking, dead_letter, outbox, projection};
@@ -30,6 +32,8 @@ pub(super) struct Observer {
     /// One that projections read, to see whether Kafka answers; none for a relay alone.
     pub(super) topic: Option<String>,
     pub(super) owner: String,
+    /// What no answer may show.
+    pub(super) secrets: Arc<Secrets>,
     pub(super) board: Board,
     pub(super) stop: CancellationToken,
 }
@@ -94,7 +98,9 @@ impl Observer {
                     self.board.kafka(Ok(()));
                 }
             }
-            Err(error) => self.board.kafka(Err(error.to_string())),
+            Err(error) => self
+                .board
+                .kafka(Err(self.secrets.cleaned(&error.to_string()))),
         }
     }
 
@@ -105,7 +111,8 @@ impl Observer {
             Err(error) => {
                 debug!(%error, "the database could not be looked at");
                 *connection = None;
-                self.board.database(Err(error.to_string()));
+                let why = self.secrets.cleaned(&error.to_string());
+                self.board.database(Err(why));
             }
         }
     }

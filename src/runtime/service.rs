@@ -249,6 +249,7 @@ impl Service {
             uncommitted: Cluster::reading_uncommitted(&self.config.kafka)?,
             topic,
             owner: self.owner.clone(),
+            secrets: Arc::clone(&self.secrets),
             board: self.board.clone(),
             stop: stop.clone(),
         };

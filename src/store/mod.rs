@@ -28,6 +28,7 @@ pub(crate) mod relay;
 pub(crate) mod relay_quarantine;
 pub(crate) mod schema;
 pub(crate) mod scratch;
+pub(crate) mod server;
 pub(crate) mod skipped;
 pub(crate) mod swap;
 pub(crate) mod transaction;

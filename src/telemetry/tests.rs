@@ -67,3 +67,83 @@ fn names_are_as_prometheus_has_them() {
         }
     }
 }
+
+/// The names of metrics that a text uses, without the ends of a histogram's series.
+fn used(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let names = words.filter(|word| {
+        ["tidegate_", "process_"]
+            .iter()
+            .any(|begin| word.starts_with(begin))
+    });
+    names
+        .map(|name| {
+            let plain = ["_bucket", "_sum", "_count"].iter().find_map(|end| {
+                let plain = name.strip_suffix(end)?;
+                let histogram = ALL
+                    .iter()
+                    .any(|metric| metric.name == plain && metric.kind.name() == "histogram");
+                histogram.then_some(plain)
+            });
+            plain.unwrap_or(name).to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn alerts_and_dashboard_use_metrics_that_are_served() {
+    let served: BTreeSet<&str> = ALL.iter().map(|metric| metric.name).collect();
+    for file in [
+        "deploy/prometheus/alerts.yml",
+        "deploy/prometheus/alerts_test.yml",
+        "deploy/grafana/tidegate.json",
+        "deploy/kubernetes/scaledobject.yaml",
+        "docs/operations.md",
+    ] {
+        for name in used(&read(file)) {
+            // A role's name is no metric's.
+            assert!(
+                served.contains(&*name) || name == "tidegate_runtime",
+                "{file} uses {name}, which nobody serves"
+            );
+        }
+    }
+    assert!(used(&read("deploy/grafana/tidegate.json")).len() > 20);
+}
+
+#[test]
+fn every_alert_has_its_section_in_the_runbook() {
+    let (alerts, runbook) = (
+        read("deploy/prometheus/alerts.yml"),
+        read("docs/runbook.md"),
+    );
+    let after = |text: &str, begin: &str| -> Vec<String> {
+        let found = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(begin).map(str::to_owned));
+        found.collect()
+    };
+    let names = after(&alerts, "- alert: ");
+    assert!(names.len() > 10, "{names:?}");
+    assert_eq!(
+        after(&runbook, "## "),
+        names,
+        "sections of the runbook, in the order of the alerts"
+    );
+    let links: Vec<String> = names
+        .iter()
+        .map(|name| format!("docs/runbook.md#{}", name.to_lowercase()))
+        .collect();
+    let urls = after(&alerts, "runbook_url: ");
+    assert!(
+        urls.iter()
+            .zip(&links)
+            .all(|(url, link)| url.ends_with(&**link))
+            && urls.len() == links.len()
+    );
+    for section in runbook.split("\n## ").skip(1) {
+        for part in ["**Symptom.**", "**Meaning.**", "**First command.**"] {
+            assert!(section.contains(part), "{part} is missing in {section}");
+        }
+    }
+}

@@ -12,13 +12,13 @@ use serde_json::Value;
 use crate::harness::{KafkaServer, LONG, Launch, Process, Route, Servers, World, wait_until};
 
 /// A process that answers questions.
-struct Asked {
+pub(crate) struct Asked {
     process: Process,
     address: String,
 }
 
 impl Asked {
-    fn start(launch: Launch<'_>) -> Self {
+    pub(crate) fn start(launch: Launch<'_>) -> Self {
         let process = launch.env("TIDEGATE__HTTP__LISTEN", "127.0.0.1:0").start();
         process.wait_for_log(LONG, &["http: answering"]);
         let log = process.log();
@@ -31,7 +31,7 @@ impl Asked {
         Self { process, address }
     }
 
-    fn ask(&self, request: &str) -> (u16, String) {
+    pub(crate) fn ask(&self, request: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         write!(
@@ -75,7 +75,7 @@ impl Asked {
 
     /// Waits until the process says this of itself; nothing is wrong where no code is expected.
     #[track_caller]
-    fn wait_for(&self, path: &str, code: Option<&str>) -> Value {
+    pub(crate) fn wait_for(&self, path: &str, code: Option<&str>) -> Value {
         let status = if code.is_some() { 503 } else { 200 };
         wait_until(LONG, &format!("{path} says {code:?}"), || {
             let (said, codes, _) = self.verdict(path);

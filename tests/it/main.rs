@@ -38,6 +38,7 @@ mod history;
 mod http;
 mod kinds;
 mod log_shape;
+mod operate;
 mod outage;
 mod outbox;
 mod outbox_examples;

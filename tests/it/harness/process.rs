@@ -74,6 +74,12 @@ impl<'w> Launch<'w> {
         self
     }
 
+    /// To start another command, one that does not end by itself or is to be killed.
+    pub(crate) fn instead(mut self, command: &'static str) -> Self {
+        self.service = command;
+        self
+    }
+
     /// To build a projection beside the live one and cut over.
     pub(crate) fn rebuild(mut self, projection: &str) -> Self {
         self.service = "rebuild";

@@ -1,0 +1,44 @@
+//! What the server is and may do: for `doctor`. The service itself never asks.
+
+use chrono::{DateTime, Utc};
+use sqlx::{FromRow, PgConnection};
+
+use super::Error;
+
+const FACTS: &str = include_str!("sql/server_facts.sql");
+const PRIVILEGES: &str = include_str!("sql/server_privileges.sql");
+
+/// What a server says of itself, and of this role.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Facts {
+    /// 150004 is 15.4.
+    pub(crate) version: i32,
+    pub(crate) version_name: String,
+    pub(crate) in_recovery: bool,
+    pub(crate) reads_only: bool,
+    pub(crate) fsync: bool,
+    pub(crate) full_page_writes: bool,
+    pub(crate) synchronous_commit: String,
+    pub(crate) synchronous_standbys: String,
+    pub(crate) connections_max: i32,
+    pub(crate) connections: i64,
+    pub(crate) superuser: bool,
+    pub(crate) role: String,
+    pub(crate) may_create: bool,
+    pub(crate) tls: bool,
+    pub(crate) clock: DateTime<Utc>,
+    pub(crate) size: i64,
+    /// Of the server's process that answers: two connections with one of it share it through a pooler.
+    pub(crate) pid: i32,
+}
+
+pub(crate) async fn facts(connection: &mut PgConnection) -> Result<Facts, Error> {
+    Ok(sqlx::query_as(FACTS).fetch_one(connection).await?)
+}
+
+/// What the role lacks. To be asked of a database that is migrated.
+pub(crate) async fn missing_privileges(
+    connection: &mut PgConnection,
+) -> Result<Vec<String>, Error> {
+    Ok(sqlx::query_scalar(PRIVILEGES).fetch_all(connection).await?)
+}

@@ -1,0 +1,18 @@
+-- What the server is, how it is set, and what this role may do in this database.
+SELECT current_setting('server_version_num')::integer AS version,
+       current_setting('server_version') AS version_name,
+       pg_catalog.pg_is_in_recovery() AS in_recovery,
+       current_setting('default_transaction_read_only')::boolean AS reads_only,
+       current_setting('fsync')::boolean AS fsync,
+       current_setting('full_page_writes')::boolean AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('synchronous_standby_names') AS synchronous_standbys,
+       current_setting('max_connections')::integer AS connections_max,
+       (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE datid IS NOT NULL) AS connections,
+       (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) AS superuser,
+       current_user::text AS role,
+       pg_catalog.has_database_privilege(current_database(), 'CREATE') AS may_create,
+       coalesce((SELECT s.ssl FROM pg_catalog.pg_stat_ssl s WHERE s.pid = pg_catalog.pg_backend_pid()), false) AS tls,
+       clock_timestamp() AS clock,
+       pg_catalog.pg_database_size(current_database()) AS size,
+       pg_catalog.pg_backend_pid() AS pid

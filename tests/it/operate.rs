@@ -1,0 +1,558 @@
+//! What an operator does: looks whether everything outside is as it should be, makes roles, stops a process at a bad
+//! moment, and never finds a secret in what he reads.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{
+    LONG, Process, Route, Session, World, delete_records_before, unique, wait_until,
+};
+use crate::http::Asked;
+
+/// What `doctor` has found: level and text.
+fn findings(found: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let findings = found["findings"].as_array().unwrap().iter();
+    findings
+        .map(|finding| (text(&finding["level"]), text(&finding["text"])))
+        .collect()
+}
+
+#[test]
+fn doctor_says_what_weakens_the_guarantee() {
+    let world = World::ledger(2);
+    let found = world.tidegate(&["doctor", "--json"]).expect(0).json();
+    assert_eq!(
+        found["weakened"], true,
+        "one copy, and no standby: {found:#}"
+    );
+    let has = |found: &Value, level: &str, words: &str| {
+        findings(found)
+            .iter()
+            .any(|(l, text)| l == level && text.contains(words))
+    };
+    assert!(
+        has(&found, "ok", "the tidegate schema is up to date"),
+        "{found:#}"
+    );
+    assert!(
+        has(&found, "weak", "there is no synchronous standby"),
+        "{found:#}"
+    );
+    let one_copy = format!("{} has one copy", world.incoming());
+    assert!(has(&found, "weak", &one_copy), "{found:#}");
+    assert!(has(&found, "ok", "2 partitions, 1 copy"), "{found:#}");
+
+    // A log that was cut matters to a gate that needs every event.
+    let sender = world.sender();
+    sender.send_json(0, &serde_json::json!({ "account": "a" }));
+    sender.flush();
+    wait_until(LONG, "there is a record", || {
+        world.kafka.end_offsets(world.incoming(), 2)[&0] == 1
+    });
+    delete_records_before(world.incoming(), 0, 1);
+    let found = world.tidegate(&["doctor", "--json"]).expect(0).json();
+    assert!(
+        has(
+            &found,
+            "weak",
+            "a reset or a rebuild of balances cannot see"
+        ),
+        "{found:#}"
+    );
+}
+
+/// Compares with a file of `tests/fixtures/golden`, which `TIDEGATE_WRITE_GOLDEN=1` writes anew.
+#[track_caller]
+fn assert_golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures/golden")
+        .join(name);
+    if std::env::var_os("TIDEGATE_WRITE_GOLDEN").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, golden, "TIDEGATE_WRITE_GOLDEN=1 writes {name} anew");
+}
+
+// As a person sees it; what differs from machine to machine is replaced.
+#[test]
+fn doctor_reads_well() {
+    let world = World::ledger(2);
+    let text = world.tidegate(&["doctor"]).expect(0).stdout;
+    let (config, address) = (world.folder().join("command.toml"), world.db.address());
+    let text = text
+        .replace(&config.display().to_string(), "tidegate.toml")
+        .replace(world.incoming(), "ledger.entries")
+        .replace(world.outgoing(), "ledger.overdrafts")
+        .replace(world.kafka.bootstrap_servers(), "kafka:9092")
+        .replace(&address, "postgres:5432");
+    let lines = text.lines().map(|line| match line {
+        line if line.contains(": version ") => {
+            "  ok    postgres:5432/shop: version .., as ..".to_owned()
+        }
+        line if line.contains("the database has ") => {
+            let (_, rest) = line.split_once(';').unwrap();
+            format!("  note  the database has ..;{rest}")
+        }
+        line => line.to_owned(),
+    });
+    // A superuser or not, encrypted or not: that is the machine's.
+    let lines: Vec<String> = lines
+        .filter(|line| !line.contains("superuser") && !line.contains("roles.sql"))
+        .collect();
+    assert_golden("doctor.txt", &format!("{}\n", lines.join("\n")));
+}
+
+#[test]
+fn doctor_names_what_must_be_changed() {
+    let mut world = World::journal(1);
+    world.change_projections("@in@", "no-such-topic");
+    let found = world.tidegate(&["doctor", "--json"]).expect(70).json();
+    assert!(
+        findings(&found)
+            .iter()
+            .any(|(level, text)| level == "bad" && text.contains("no-such-topic")),
+        "{found:#}"
+    );
+
+    world.db.run("DROP SCHEMA tidegate CASCADE");
+    let found = world.tidegate(&["doctor"]).expect(70);
+    assert!(
+        found.stdout.contains("run `tidegate migrate`"),
+        "{}",
+        found.stdout
+    );
+
+    let nowhere = "postgres://127.0.0.1:1/none";
+    let found = world
+        .launch("doctor")
+        .env("TIDEGATE__POSTGRES__URL", nowhere)
+        .output(&["doctor"])
+        .expect(75);
+    assert!(
+        found.stdout.contains("see that it runs"),
+        "{}",
+        found.stdout
+    );
+}
+
+/// The script with names of this test's own: roles belong to the whole server.
+fn roles(id: &str) -> String {
+    let script = include_str!("../../deploy/sql/roles.sql");
+    let mut script = script.to_owned();
+    for role in ["owner", "runtime", "reader"] {
+        script = script.replace(&format!("tidegate_{role}"), &format!("t{id}_{role}"));
+    }
+    script
+}
+
+/// The roles go with the test.
+struct Roles<'w>(&'w World, String);
+
+impl Drop for Roles<'_> {
+    fn drop(&mut self) {
+        for role in ["owner", "runtime", "reader"] {
+            let role = format!("t{}_{role}", self.1);
+            let _ = self
+                .0
+                .db
+                .session()
+                .try_run(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}"));
+        }
+    }
+}
+
+// The script is run as it is, and each role does its work and no more.
+#[test]
+fn each_role_has_what_it_needs_and_no_more() {
+    let world = World::ledger(2);
+    let roles_of = Roles(&world, unique());
+    let id = &roles_of.1;
+    let script = roles(id);
+    let by = |role: &str| {
+        let url = world.db.url();
+        let (scheme, rest) = url.split_once("://").unwrap();
+        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+        let (address, options) = place.split_once('?').unwrap_or((place, ""));
+        let options: Vec<&str> = options
+            .split('&')
+            .filter(|o| !o.starts_with("user=") && !o.is_empty())
+            .collect();
+        format!("{scheme}://t{id}_{role}@{address}?{}", options.join("&"))
+    };
+    let run = |role: &str, command: &[&str]| {
+        world
+            .launch(&format!("{role}-command"))
+            .env("TIDEGATE__POSTGRES__URL", by(role))
+            .output(command)
+    };
+    world.db.run("DROP SCHEMA tidegate CASCADE");
+    world.db.run(&script);
+    run("owner", &["migrate"]).expect(0);
+    world.db.run(&script); // again, with tables to be found
+
+    let mut stream = world.stream();
+    stream.produce(300);
+    let process = world
+        .launch("a")
+        .env("TIDEGATE__POSTGRES__URL", by("runtime"))
+        .start();
+    world.assert_exact();
+    let found = run("runtime", &["doctor", "--json"]).expect(0).json();
+    assert!(
+        findings(&found).iter().all(|(level, _)| level != "bad"),
+        "{found:#}"
+    );
+    run("runtime", &["pause", "journal"]).expect(0);
+    run("runtime", &["resume", "journal"]).expect(0);
+    run(
+        "runtime",
+        &["reset", "balances", "--to", "earliest", "--yes"],
+    )
+    .expect(0);
+    world.assert_exact();
+    run("reader", &["status"]).expect(0);
+    run("reader", &["verify"]).expect(0);
+    run("reader", &["pause", "journal"]).expect(70);
+    process.stop();
+
+    let mut runtime = Session::open(&by("runtime"));
+    for forbidden in [
+        "ALTER TABLE tidegate.position ADD COLUMN x int",
+        "DROP TABLE tidegate.position",
+        "TRUNCATE tidegate.outbox",
+        "UPDATE tidegate.migration SET description = ''",
+        "CREATE TABLE tidegate.own (x int)",
+    ] {
+        let refused = runtime.try_run(forbidden).unwrap_err();
+        assert!(
+            refused.contains("permission denied") || refused.contains("must be owner"),
+            "{forbidden}: {refused}"
+        );
+    }
+    let mut reader = Session::open(&by("reader"));
+    reader.run("SELECT FROM tidegate.position; SELECT FROM balances.balance");
+    for forbidden in [
+        "DELETE FROM tidegate.outbox",
+        "UPDATE balances.balance SET amount = 0",
+        "CREATE SCHEMA s",
+    ] {
+        let refused = reader.try_run(forbidden).unwrap_err();
+        assert!(
+            refused.contains("permission denied"),
+            "{forbidden}: {refused}"
+        );
+    }
+    // Whoever lacks a privilege learns which.
+    world.db.run(&format!(
+        "REVOKE DELETE ON tidegate.outbox FROM t{id}_runtime"
+    ));
+    let found = run("runtime", &["doctor"]).expect(70);
+    assert!(
+        found.stdout.contains("lacks DELETE on tidegate.outbox"),
+        "{}",
+        found.stdout
+    );
+}
+
+#[test]
+fn config_show_says_where_each_setting_comes_from() {
+    let world = World::journal(1);
+    let show = |arguments: &[&str]| {
+        let launch = world.launch("show").env("TIDEGATE__APPLY__WRITERS", 3);
+        launch
+            .env("TIDEGATE__POSTGRES__URL", "postgres://u:hunter%402@h/d")
+            .output(arguments)
+            .expect(0)
+    };
+    let shown = show(&["config", "show", "--json"]).json();
+    let setting = |name: &str| {
+        let settings = shown["settings"].as_array().unwrap().iter();
+        let found = settings.filter(|s| s["setting"] == name).map(|s| {
+            (
+                s["value"].as_str().unwrap().to_owned(),
+                s["from"].as_str().unwrap().to_owned(),
+            )
+        });
+        found.collect::<Vec<_>>()
+    };
+    let text = |value: &str, from: &str| vec![(value.to_owned(), from.to_owned())];
+    assert_eq!(
+        setting("apply.writers"),
+        text("3", "environment variable TIDEGATE__APPLY__WRITERS")
+    );
+    assert_eq!(setting("apply.drain_max"), text("10s", "default"));
+    assert_eq!(setting("kafka.group_protocol"), text("classic", "default"));
+    assert_eq!(setting("relay.headers.id"), text("ce_id", "default"));
+    let url = setting("postgres.url");
+    assert_eq!(url[0].0, "postgres://u:***@h/d");
+    let gate = setting("projections.journal.gate");
+    assert!(
+        gate[0].0 == "none" && gate[0].1.contains("show.toml:"),
+        "{gate:?}"
+    );
+    let table = show(&["config", "show"]).stdout;
+    assert!(
+        table.contains("projections.journal.topics") && !table.contains("hunter"),
+        "{table}"
+    );
+}
+
+#[test]
+fn status_can_be_watched() {
+    let world = World::journal(1);
+    let running = world.start("a");
+    wait_until(LONG, "it runs", || world.is_owned_by("journal", &running));
+    let watching = world
+        .launch("watch")
+        .instead("status")
+        .argument("--watch")
+        .argument("1")
+        .start();
+    let shown = |process: &Process| process.log().matches("every 1 s").count();
+    wait_until(LONG, "it is shown again", || shown(&watching) >= 3);
+    assert!(
+        watching.log().contains("projection journal"),
+        "{}",
+        watching.log()
+    );
+    // What it asks is there in some other way the next time.
+    world.tidegate(&["pause", "journal"]).expect(0);
+    wait_until(LONG, "it shows what has changed", || {
+        watching.log().contains("paused")
+    });
+    running.stop();
+}
+
+/// Whether somebody in the test's database waits for a lock.
+fn waits_for_a_lock(world: &World) -> bool {
+    let waiting: i64 = world.db.one(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
+    );
+    waiting > 0
+}
+
+/// Nothing of what belongs to the test is left behind, and a successor has the partitions soon.
+#[track_caller]
+fn assert_successor_goes_on(world: &World, total: i64) {
+    let successor = world.start("successor");
+    wait_until(LONG, "the successor has applied everything", || {
+        world.progress() == total
+    });
+    successor.stop();
+}
+
+// A stop at any moment: in a handler's statement, waiting for records, waiting for a lock.
+#[test]
+fn a_stop_ends_soon_wherever_it_comes() {
+    let world = World::journal(1);
+    let sender = world.sender();
+    let send = || {
+        sender.send_json(0, &serde_json::json!({ "account": "a" }));
+        sender.flush();
+    };
+    send();
+    let stops_within = |process: Process, limit: Duration| {
+        let began = Instant::now();
+        process.stop();
+        assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+    };
+    // Idle.
+    let process = world.start("idle");
+    wait_until(LONG, "it has applied", || world.progress() == 1);
+    stops_within(process, Duration::from_secs(8));
+    // In a statement that waits for a lock: aborted when the drain is over, and rolled back.
+    let mut holder = world.db.session();
+    holder.run("BEGIN; LOCK TABLE journal.journal");
+    let process = world
+        .launch("blocked")
+        .env("TIDEGATE__APPLY__DRAIN_MAX", "1s")
+        .start();
+    send();
+    wait_until(LONG, "it waits for the lock", || waits_for_a_lock(&world));
+    stops_within(process, Duration::from_secs(12));
+    assert_eq!(world.progress(), 1, "what was open is rolled back");
+    holder.run("ROLLBACK");
+    assert_successor_goes_on(&world, 2);
+}
+
+#[test]
+fn a_second_signal_ends_at_once_and_loses_nothing() {
+    let world = World::journal(1);
+    let mut holder = world.db.session();
+    let process = world.start("first");
+    wait_until(LONG, "it is there", || {
+        world.is_owned_by("journal", &process)
+    });
+    holder.run("BEGIN; LOCK TABLE journal.journal");
+    let sender = world.sender();
+    sender.send_json(0, &serde_json::json!({ "account": "a" }));
+    sender.flush();
+    wait_until(LONG, "it waits for the lock", || waits_for_a_lock(&world));
+    process.signal("TERM");
+    process.wait_for_log(LONG, &["stopping"]);
+    process.signal("TERM");
+    let mut process = process;
+    let began = Instant::now();
+    assert_eq!(process.wait(LONG).code(), Some(75));
+    assert!(began.elapsed() < Duration::from_secs(3));
+    holder.run("ROLLBACK");
+    assert_successor_goes_on(&world, 1);
+}
+
+// The database does not answer any more, not even with an error.
+#[test]
+fn a_stop_waits_for_no_database() {
+    let world = World::journal(1);
+    let route = Route::to(&world.db.address());
+    let process = world
+        .launch("a")
+        .env("TIDEGATE__POSTGRES__URL", world.db.url_by(route.address()))
+        .env("TIDEGATE__APPLY__DRAIN_MAX", "1s")
+        .start();
+    wait_until(LONG, "it is there", || {
+        world.is_owned_by("journal", &process)
+    });
+    route.forget();
+    route.lead_to("127.0.0.1:1");
+    let began = Instant::now();
+    process.stop();
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+// A stop is a small rebalance: who stays has the partitions at once, not when a session ends.
+#[test]
+fn a_successor_has_the_partitions_of_who_stops_within_seconds() {
+    let world = World::journal(2);
+    let first = world.start("a");
+    let second = world.start("b");
+    wait_until(LONG, "each has one", || {
+        world.owned_by("journal", &first) == 1 && world.owned_by("journal", &second) == 1
+    });
+    let began = Instant::now();
+    first.stop();
+    wait_until(Duration::from_secs(10), "the other one has both", || {
+        world.owned_by("journal", &second) == 2
+    });
+    assert!(
+        began.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        began.elapsed()
+    );
+    second.stop();
+}
+
+// Every secret is a word of its own, and no command says it, however much is logged.
+#[test]
+fn no_command_shows_a_secret() {
+    const SECRETS: [&str; 3] = ["canary-pg%40word", "canary-pg@word", "canary-sasl-word"];
+    let world = World::ledger(1);
+    world.stream().produce(20);
+    let url = world.db.url();
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let user = rest
+        .split_once('@')
+        .map_or("postgres", |(user, _)| user.split(':').next().unwrap());
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    let good = format!("{scheme}://{user}:{}@{place}", SECRETS[0]);
+    let bad = format!("{scheme}://nobody:{}@127.0.0.1:1/none", SECRETS[0]);
+    let assert_silent = |what: &str, text: &str| {
+        for secret in SECRETS {
+            assert!(!text.contains(secret), "{what} shows {secret}:\n{text}");
+        }
+    };
+    for (place, url) in [("here", &good), ("nowhere", &bad)] {
+        for command in [
+            &["check"] as &[&str],
+            &["config", "show"],
+            &["doctor"],
+            &["status"],
+            &["verify"],
+            &["migrate"],
+            &["dead-letters", "list"],
+            &["outbox", "status"],
+            &["explain", "balances", "--entity", "a-1"],
+            &["pause", "journal"],
+            &["resume", "journal"],
+        ] {
+            let launch = world
+                .launch("canary")
+                .env("TIDEGATE__POSTGRES__URL", url)
+                .env("TIDEGATE_LOG", "trace");
+            let output = launch.option("sasl.password", SECRETS[2]).output(command);
+            let what = format!("{} {place}", command.join(" "));
+            assert_silent(&what, &output.stdout);
+            assert_silent(&what, &output.stderr);
+        }
+    }
+    let process = world
+        .launch("canary-run")
+        .env("TIDEGATE__POSTGRES__URL", &good)
+        .env("TIDEGATE_LOG", "trace")
+        .option("sasl.password", SECRETS[2])
+        .start();
+    world.assert_exact();
+    // It fails, too, and says why.
+    world.db.run("ALTER TABLE journal.journal RENAME TO away");
+    world.stream().produce(20);
+    wait_until(LONG, "it halts", || {
+        world.condition("journal", 0).0 == "halted"
+    });
+    assert_silent("run", &process.log());
+    let stored: Vec<(String,)> = world
+        .db
+        .rows("SELECT row_to_json(q)::text FROM tidegate.position q");
+    for (row,) in stored {
+        assert_silent("a position", &row);
+    }
+    // What it answers, when it is well and when its database is away.
+    let route = Route::to(&world.db.address());
+    let asked = Asked::start(
+        world
+            .launch("canary-asked")
+            .env(
+                "TIDEGATE__POSTGRES__URL",
+                good.replace(&world.db.address(), route.address()),
+            )
+            .option("sasl.password", SECRETS[2]),
+    );
+    let answers = || {
+        ["/metrics", "/livez", "/readyz", "/progress"]
+            .map(|path| asked.ask(&format!("GET {path}")).1)
+    };
+    asked.wait_for("/readyz", None);
+    assert_silent("an answer", &answers().join("\n"));
+    route.lead_to("127.0.0.1:1");
+    asked.wait_for("/readyz", Some("database_unreachable"));
+    assert_silent("an answer", &answers().join("\n"));
+    // A mistake in the very line of a secret.
+    let launch = world
+        .launch("canary")
+        .option("sasl.password", SECRETS[2])
+        .option("no.such.key", "1");
+    let output = launch.output(&["check", "--offline"]).expect(78);
+    assert!(output.stderr.contains("no.such.key"), "{}", output.stderr);
+    assert_silent("check", &output.stderr);
+}
+
+// Whoever migrates holds a lock; it goes with its session.
+#[test]
+fn a_killed_migrator_leaves_no_lock_behind() {
+    let world = World::without_kafka();
+    let mut holder = world.db.session();
+    holder.run("DROP SCHEMA tidegate CASCADE; BEGIN; CREATE SCHEMA tidegate");
+    let mut migrator = world.launch("killed").instead("migrate").start();
+    wait_until(LONG, "it waits", || waits_for_a_lock(&world));
+    migrator.kill();
+    holder.run("ROLLBACK");
+    world.tidegate(&["migrate"]).expect(0);
+    world.tidegate(&["status"]).expect(0);
+}
