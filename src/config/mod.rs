@@ -10,7 +10,7 @@ mod projections;
 mod section;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use section::{Section, Setting, Sources};
 
 use crate::engine::redact::{Secrets, is_secret, passwords_of_url};
 use crate::kafka::{Connection, GroupProtocol, refusal, reserved};
-use crate::projection::{Projection, is_topic};
+use crate::projection::{Projection, is_near, is_topic};
 use crate::registry::{self, Credentials};
 use crate::sql_projection::SqlProjection;
 use crate::store::{Database, Timeouts};
@@ -255,19 +255,22 @@ pub(crate) fn parse(
         file: &file,
         folder,
         variables,
+        nameable: BTreeSet::new(),
         shown: Vec::new(),
         problems: &mut problems,
     };
     read(root.get_ref(), &mut draft, &mut sources);
     for name in sources.variables.keys() {
-        let variable = format!(
-            "{ENVIRONMENT_PREFIX}{}",
-            name.to_uppercase().replace('.', "__")
-        );
+        let near = sources.nameable.iter().filter(|known| is_near(name, known));
+        let near = near.min_by_key(|known| strsim::damerau_levenshtein(known, name));
+        let cure = match near {
+            Some(near) => format!("did you mean {}?", section::variable(near)),
+            None => "unset it, or correct its name: TIDEGATE__<SECTION>__<KEY>".to_owned(),
+        };
         sources.problems.add(
-            Place::Name(format!("environment variable {variable}")),
+            Place::Name(format!("environment variable {}", section::variable(name))),
             format!("`{name}` is not a setting"),
-            "unset it, or correct its name: TIDEGATE__<SECTION>__<KEY>",
+            cure,
         );
     }
     draft.shown = sources.shown;

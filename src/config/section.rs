@@ -59,6 +59,8 @@ pub(super) struct Sources<'s> {
     pub(super) folder: &'s Path,
     /// Environment variables not yet read, by the path of their setting.
     pub(super) variables: BTreeMap<String, String>,
+    /// The settings that a variable could have named.
+    pub(super) nameable: BTreeSet<String>,
     /// Every setting as it was read.
     pub(super) shown: Vec<Shown>,
     pub(super) problems: &'s mut Problems,
@@ -190,6 +192,9 @@ impl<'t> Section<'t> {
 
     fn setting(&self, key: &str, sources: &mut Sources<'_>) -> Option<Setting> {
         let path = self.path(key);
+        if self.in_environment {
+            sources.nameable.insert(path.clone());
+        }
         let variable = self.in_environment.then(|| sources.variables.remove(&path));
         if let Some(text) = variable.flatten() {
             let place = variable_place(&path);
@@ -478,10 +483,13 @@ impl<'t> Section<'t> {
 }
 
 fn variable_place(path: &str) -> Place {
-    let variable = path.to_uppercase().replace('.', "__");
-    Place::Name(format!(
-        "environment variable {ENVIRONMENT_PREFIX}{variable}"
-    ))
+    Place::Name(format!("environment variable {}", variable(path)))
+}
+
+/// The name of the variable for a setting.
+pub(super) fn variable(path: &str) -> String {
+    let name = path.to_uppercase().replace('.', "__");
+    format!("{ENVIRONMENT_PREFIX}{name}")
 }
 
 /// A value's kind, as a person says it.

@@ -214,6 +214,28 @@ fn check_variable(name: &str, value: &str, what: &str) {
 }
 
 #[test]
+fn a_slip_in_a_variables_name_is_corrected() {
+    for (name, cure) in [
+        (
+            "TIDEGATE__APPLY__WRITER",
+            "did you mean TIDEGATE__APPLY__WRITERS?",
+        ),
+        (
+            "TIDEGATE__HTTP__LISTN",
+            "did you mean TIDEGATE__HTTP__LISTEN?",
+        ),
+        (
+            "TIDEGATE__KAFKA__BOOTSTRAP_SERVER",
+            "did you mean TIDEGATE__KAFKA__BOOTSTRAP_SERVERS?",
+        ),
+        ("TIDEGATE__X", "unset it, or correct its name"),
+    ] {
+        let text = read_text(GOOD, &[(name, "1")]).problems.to_string();
+        assert!(text.contains(cure), "{text}");
+    }
+}
+
+#[test]
 fn an_environment_variable_must_name_a_setting() {
     check_variable("TIDEGATE__APPLY__WRITERS", "2", "");
     check_variable(
