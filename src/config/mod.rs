@@ -244,13 +244,14 @@ pub(crate) fn parse(
     if !draft.problems.is_empty() {
         return draft;
     }
-    let variables: BTreeMap<String, String> = environment
+    let mut variables: BTreeMap<String, String> = environment
         .filter_map(|(name, value)| {
             let path = name.strip_prefix(ENVIRONMENT_PREFIX)?;
             Some((path.to_lowercase().replace("__", "."), value))
         })
         .collect();
     let mut problems = std::mem::take(&mut draft.problems);
+    read_files(&mut variables, &mut problems);
     let mut sources = Sources {
         file: &file,
         folder,
@@ -276,6 +277,47 @@ pub(crate) fn parse(
     draft.shown = sources.shown;
     draft.problems = problems;
     draft
+}
+
+/// Takes values from the files that variables ending in `__FILE` name: secrets are often handed over so.
+fn read_files(variables: &mut BTreeMap<String, String>, problems: &mut Problems) {
+    let named: Vec<String> = variables
+        .keys()
+        .filter(|path| path.ends_with(".file"))
+        .cloned()
+        .collect();
+    for path in named {
+        let (Some(file), Some(setting)) = (variables.remove(&path), path.strip_suffix(".file"))
+        else {
+            continue;
+        };
+        let place = Place::Name(format!("environment variable {}", section::variable(&path)));
+        if variables.contains_key(setting) {
+            let what = format!(
+                "`{setting}` is set by a file and by {}",
+                section::variable(setting)
+            );
+            problems.add(place, what, "unset one of them");
+            continue;
+        }
+        match std::fs::read_to_string(&file) {
+            // Editors end a file with a newline that is no part of a password.
+            Ok(text) => {
+                variables.insert(
+                    setting.to_owned(),
+                    text.trim_end_matches(['\r', '\n']).to_owned(),
+                );
+            }
+            Err(error) => {
+                let what = format!("{file} cannot be read: {error}");
+                problems.add(
+                    place,
+                    what,
+                    "name a file that holds the setting's value and nothing else",
+                );
+            }
+        }
+    }
 }
 
 fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {

@@ -386,7 +386,35 @@ impl<'t> Section<'t> {
                 }
             }
         }
+        if self.in_environment {
+            self.strings_of_environment(key, &mut strings, sources);
+        }
         strings
+    }
+
+    /// Variables that name entries of a table of strings, which win over those of the file.
+    fn strings_of_environment(
+        &self,
+        key: &str,
+        strings: &mut Vec<(String, String, Place)>,
+        sources: &mut Sources<'_>,
+    ) {
+        let prefix = format!("{}.", self.path(key));
+        let named = sources
+            .variables
+            .keys()
+            .filter(|path| path.starts_with(&prefix));
+        for path in named.cloned().collect::<Vec<_>>() {
+            let Some(text) = sources.variables.remove(&path) else {
+                continue;
+            };
+            let name = path[prefix.len()..].to_owned();
+            strings.retain(|(known, ..)| *known != name);
+            sources.shown.retain(|shown| shown.path != path);
+            let place = variable_place(&path);
+            sources.show(&path, &text, Some(&place));
+            strings.push((name, text, place));
+        }
     }
 
     /// An array of strings; a single string counts as one.
