@@ -10,7 +10,7 @@ mod projections;
 mod section;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use section::{Section, Setting, Sources};
 
 use crate::engine::redact::{Secrets, is_secret, passwords_of_url};
 use crate::kafka::{Connection, GroupProtocol, refusal, reserved};
-use crate::projection::{Projection, is_topic};
+use crate::projection::{Projection, is_near, is_topic};
 use crate::registry::{self, Credentials};
 use crate::sql_projection::SqlProjection;
 use crate::store::{Database, Timeouts};
@@ -244,35 +244,80 @@ pub(crate) fn parse(
     if !draft.problems.is_empty() {
         return draft;
     }
-    let variables: BTreeMap<String, String> = environment
+    let mut variables: BTreeMap<String, String> = environment
         .filter_map(|(name, value)| {
             let path = name.strip_prefix(ENVIRONMENT_PREFIX)?;
             Some((path.to_lowercase().replace("__", "."), value))
         })
         .collect();
     let mut problems = std::mem::take(&mut draft.problems);
+    read_files(&mut variables, &mut problems);
     let mut sources = Sources {
         file: &file,
         folder,
         variables,
+        nameable: BTreeSet::new(),
         shown: Vec::new(),
         problems: &mut problems,
     };
     read(root.get_ref(), &mut draft, &mut sources);
     for name in sources.variables.keys() {
-        let variable = format!(
-            "{ENVIRONMENT_PREFIX}{}",
-            name.to_uppercase().replace('.', "__")
-        );
+        let near = sources.nameable.iter().filter(|known| is_near(name, known));
+        let near = near.min_by_key(|known| strsim::damerau_levenshtein(known, name));
+        let cure = match near {
+            Some(near) => format!("did you mean {}?", section::variable(near)),
+            None => "unset it, or correct its name: TIDEGATE__<SECTION>__<KEY>".to_owned(),
+        };
         sources.problems.add(
-            Place::Name(format!("environment variable {variable}")),
+            Place::Name(format!("environment variable {}", section::variable(name))),
             format!("`{name}` is not a setting"),
-            "unset it, or correct its name: TIDEGATE__<SECTION>__<KEY>",
+            cure,
         );
     }
     draft.shown = sources.shown;
     draft.problems = problems;
     draft
+}
+
+/// Takes values from the files that variables ending in `__FILE` name: secrets are often handed over so.
+fn read_files(variables: &mut BTreeMap<String, String>, problems: &mut Problems) {
+    let named: Vec<String> = variables
+        .keys()
+        .filter(|path| path.ends_with(".file"))
+        .cloned()
+        .collect();
+    for path in named {
+        let (Some(file), Some(setting)) = (variables.remove(&path), path.strip_suffix(".file"))
+        else {
+            continue;
+        };
+        let place = Place::Name(format!("environment variable {}", section::variable(&path)));
+        if variables.contains_key(setting) {
+            let what = format!(
+                "`{setting}` is set by a file and by {}",
+                section::variable(setting)
+            );
+            problems.add(place, what, "unset one of them");
+            continue;
+        }
+        match std::fs::read_to_string(&file) {
+            // Editors end a file with a newline that is no part of a password.
+            Ok(text) => {
+                variables.insert(
+                    setting.to_owned(),
+                    text.trim_end_matches(['\r', '\n']).to_owned(),
+                );
+            }
+            Err(error) => {
+                let what = format!("{file} cannot be read: {error}");
+                problems.add(
+                    place,
+                    what,
+                    "name a file that holds the setting's value and nothing else",
+                );
+            }
+        }
+    }
 }
 
 fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {

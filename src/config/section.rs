@@ -59,6 +59,8 @@ pub(super) struct Sources<'s> {
     pub(super) folder: &'s Path,
     /// Environment variables not yet read, by the path of their setting.
     pub(super) variables: BTreeMap<String, String>,
+    /// The settings that a variable could have named.
+    pub(super) nameable: BTreeSet<String>,
     /// Every setting as it was read.
     pub(super) shown: Vec<Shown>,
     pub(super) problems: &'s mut Problems,
@@ -190,6 +192,9 @@ impl<'t> Section<'t> {
 
     fn setting(&self, key: &str, sources: &mut Sources<'_>) -> Option<Setting> {
         let path = self.path(key);
+        if self.in_environment {
+            sources.nameable.insert(path.clone());
+        }
         let variable = self.in_environment.then(|| sources.variables.remove(&path));
         if let Some(text) = variable.flatten() {
             let place = variable_place(&path);
@@ -381,7 +386,35 @@ impl<'t> Section<'t> {
                 }
             }
         }
+        if self.in_environment {
+            self.strings_of_environment(key, &mut strings, sources);
+        }
         strings
+    }
+
+    /// Variables that name entries of a table of strings, which win over those of the file.
+    fn strings_of_environment(
+        &self,
+        key: &str,
+        strings: &mut Vec<(String, String, Place)>,
+        sources: &mut Sources<'_>,
+    ) {
+        let prefix = format!("{}.", self.path(key));
+        let named = sources
+            .variables
+            .keys()
+            .filter(|path| path.starts_with(&prefix));
+        for path in named.cloned().collect::<Vec<_>>() {
+            let Some(text) = sources.variables.remove(&path) else {
+                continue;
+            };
+            let name = path[prefix.len()..].to_owned();
+            strings.retain(|(known, ..)| *known != name);
+            sources.shown.retain(|shown| shown.path != path);
+            let place = variable_place(&path);
+            sources.show(&path, &text, Some(&place));
+            strings.push((name, text, place));
+        }
     }
 
     /// An array of strings; a single string counts as one.
@@ -478,10 +511,13 @@ impl<'t> Section<'t> {
 }
 
 fn variable_place(path: &str) -> Place {
-    let variable = path.to_uppercase().replace('.', "__");
-    Place::Name(format!(
-        "environment variable {ENVIRONMENT_PREFIX}{variable}"
-    ))
+    Place::Name(format!("environment variable {}", variable(path)))
+}
+
+/// The name of the variable for a setting.
+pub(super) fn variable(path: &str) -> String {
+    let name = path.to_uppercase().replace('.', "__");
+    format!("{ENVIRONMENT_PREFIX}{name}")
 }
 
 /// A value's kind, as a person says it.

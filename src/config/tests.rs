@@ -214,6 +214,28 @@ fn check_variable(name: &str, value: &str, what: &str) {
 }
 
 #[test]
+fn a_slip_in_a_variables_name_is_corrected() {
+    for (name, cure) in [
+        (
+            "TIDEGATE__APPLY__WRITER",
+            "did you mean TIDEGATE__APPLY__WRITERS?",
+        ),
+        (
+            "TIDEGATE__HTTP__LISTN",
+            "did you mean TIDEGATE__HTTP__LISTEN?",
+        ),
+        (
+            "TIDEGATE__KAFKA__BOOTSTRAP_SERVER",
+            "did you mean TIDEGATE__KAFKA__BOOTSTRAP_SERVERS?",
+        ),
+        ("TIDEGATE__X", "unset it, or correct its name"),
+    ] {
+        let text = read_text(GOOD, &[(name, "1")]).problems.to_string();
+        assert!(text.contains(cure), "{text}");
+    }
+}
+
+#[test]
 fn an_environment_variable_must_name_a_setting() {
     check_variable("TIDEGATE__APPLY__WRITERS", "2", "");
     check_variable(
@@ -1124,4 +1146,56 @@ fn an_address_to_listen_at_has_a_port() {
         "listn = \"127.0.0.1:9600\"",
         &["7:1 `http.listn` is not a setting"],
     );
+}
+
+#[test]
+fn variables_name_options_of_librdkafka_too() {
+    let file = GOOD.replace(
+        "[kafka]\n",
+        "[kafka]\noptions = { \"client.rack\" = \"a\", \"sasl.username\" = \"u\" }\n",
+    );
+    let variables = [
+        ("TIDEGATE__KAFKA__OPTIONS__SASL__PASSWORD", "hunter22"),
+        ("TIDEGATE__KAFKA__OPTIONS__CLIENT__RACK", "b"),
+    ];
+    let config = good(&file, &variables);
+    let option = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let expected = [
+        option("client.rack", "b"),
+        option("sasl.password", "hunter22"),
+        option("sasl.username", "u"),
+    ];
+    assert_eq!(config.kafka.options, expected.into());
+    assert_eq!(config.secrets().cleaned("hunter22"), "***");
+    let managed = "environment variable TIDEGATE__KAFKA__OPTIONS__GROUP__ID `group.id` is managed by tidegate";
+    check_variable(
+        "TIDEGATE__KAFKA__OPTIONS__GROUP__ID",
+        "g",
+        managed.split_once("ID ").unwrap().1,
+    );
+}
+
+#[test]
+fn a_value_can_come_from_a_file_that_a_variable_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("url");
+    std::fs::write(&path, "postgres://u:hunter22@h/d\n").unwrap();
+    let path = path.display().to_string();
+    let name = "TIDEGATE__POSTGRES__URL__FILE";
+    let config = good(GOOD, &[(name, &path)]);
+    assert_eq!(config.postgres_url, "postgres://u:hunter22@h/d");
+    assert_eq!(config.secrets().cleaned("hunter22"), "***");
+    check_variable(
+        name,
+        "/nowhere/url",
+        "/nowhere/url cannot be read: No such file or directory (os error 2)",
+    );
+    let twice = [
+        (name, &*path),
+        ("TIDEGATE__POSTGRES__URL", "postgres://h/d"),
+    ];
+    let what = format!(
+        "environment variable {name} `postgres.url` is set by a file and by TIDEGATE__POSTGRES__URL"
+    );
+    assert_eq!(shown(&read_text(GOOD, &twice).problems), [what]);
 }

@@ -74,7 +74,11 @@ impl Verdict {
             ));
         }
         for (what, (since, why)) in &seen.starting {
-            reasons.push(whole("starting", format!("{what}: {why}"), *since));
+            let text = match why.contains(what) {
+                true => why.clone(),
+                false => format!("{what}: {why}"),
+            };
+            reasons.push(whole("starting", text, *since));
         }
         for (code, dependency) in [
             ("database_unreachable", &seen.database),

@@ -315,6 +315,10 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
         .map(|_| TcpStream::connect(&asked.address).unwrap())
         .collect();
     assert_eq!(asked.verdict("/livez").0, 200);
+    // Nor do they stay: their places are needed.
+    let mut first = &silent[0];
+    first.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(first.read(&mut [0]).unwrap(), 0, "the connection is closed");
     let began = std::time::Instant::now();
     asked.process.stop();
     assert!(began.elapsed() < Duration::from_secs(20));

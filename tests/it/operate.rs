@@ -556,3 +556,48 @@ fn a_killed_migrator_leaves_no_lock_behind() {
     world.tidegate(&["migrate"]).expect(0);
     world.tidegate(&["status"]).expect(0);
 }
+
+/// The commands that a text tells to run: in lines of code, and between backticks.
+fn commands(text: &str) -> Vec<&str> {
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with("tidegate "));
+    let spans = text
+        .lines()
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    let spans = spans.filter(|span| span.starts_with("tidegate ") && !span.contains('|'));
+    lines.chain(spans).collect()
+}
+
+#[test]
+fn every_command_that_the_documentation_tells_to_run_exists() {
+    let world = World::without_kafka();
+    let mut run = 0;
+    for file in [
+        "docs/runbook.md",
+        "docs/operations.md",
+        "docs/outbox.md",
+        "deploy/README.md",
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let text = fs::read_to_string(path).unwrap();
+        for command in commands(&text) {
+            let said = command.split(" #").next().unwrap();
+            let words = said.split_whitespace().skip(1);
+            let words: Vec<&str> = words
+                .take_while(|word| !word.starts_with(['-', '"', '.']))
+                .collect();
+            let help = world.tidegate(&[&words[..], &["--help"]].concat());
+            assert_eq!(help.code, 0, "{file}: {command}: {}", help.stderr);
+            let options = said
+                .split_whitespace()
+                .filter(|word| word.starts_with("--"));
+            for option in options.map(|option| option.trim_end_matches([',', ':'])) {
+                assert!(help.stdout.contains(option), "{file}: {command}: {option}");
+            }
+            run += 1;
+        }
+    }
+    assert!(run > 30, "{run} commands");
+}

@@ -290,3 +290,21 @@ fn records_lost_to_retention_halt_the_partition() {
         world.positions()[&("journal".to_owned(), 1)] == end
     });
 }
+
+// A client that was built without a codec would read nothing of what was written with it, at every start.
+#[test]
+fn records_are_read_however_they_were_compressed() {
+    const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
+    let world = World::journal(1);
+    let process = world.start("a");
+    for (written, codec) in CODECS.into_iter().enumerate() {
+        let sender = Sender::compressing(world.incoming(), codec);
+        // Long and dull: what does not become shorter is sent as it is.
+        let record = json!({ "account": "a", "note": "dull ".repeat(10_000) });
+        sender.send_json(0, &record);
+        sender.flush();
+        let read = i64::try_from(written + 1).unwrap();
+        wait_until(LONG, codec, || world.progress() == read);
+    }
+    process.stop();
+}

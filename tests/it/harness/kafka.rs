@@ -269,6 +269,18 @@ impl Kafka {
         }
     }
 
+    /// A sender that compresses what it sends.
+    fn sender_compressing(&self, topic: &str, codec: &str) -> Sender {
+        Sender {
+            topic: topic.to_owned(),
+            producer: self
+                .config()
+                .set("compression.codec", codec)
+                .create()
+                .unwrap(),
+        }
+    }
+
     /// A sender whose records count only once they are committed.
     fn sender_in_transactions(&self, topic: &str) -> Sender {
         let mut config = self.config();
@@ -395,6 +407,11 @@ impl Sender {
     pub(crate) fn send_json(&self, partition: i32, value: &serde_json::Value) {
         let key = value["account"].as_str().map(str::as_bytes);
         self.send(partition, key, Some(value.to_string().as_bytes()));
+    }
+
+    /// A sender that compresses what it sends.
+    pub(crate) fn compressing(topic: &str, codec: &str) -> Self {
+        Kafka::shared().sender_compressing(topic, codec)
     }
 
     /// A sender whose records count only once they are committed.
