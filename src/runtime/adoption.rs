@@ -64,7 +64,7 @@ impl Redriver<'_> {
         numbers: &[i64],
     ) -> Result<Vec<(i64, String)>, RedriveError> {
         let (name, number) = (&self.projection.name, generation.number);
-        transaction::open_apply(connection, name, "auto").await?;
+        transaction::open_apply(connection, &generation.schema_name, "auto").await?;
         self.check(connection, generation).await?;
         let letters = dead_letter::by_number(connection, name, number, numbers).await?;
         let events = self.decode(&letters)?;
@@ -106,7 +106,7 @@ impl Redriver<'_> {
             .copied()
             .zip(stands.into_iter().map(marked))
             .collect();
-        store::gate::set(connection, &marks).await?;
+        store::gate::set(connection, &marks).await?; // I4
         if dead_letter::adopt(connection, &adopted).await? != adopted.len() as u64 {
             return Err(RedriveError::Refused);
         }

@@ -497,6 +497,9 @@ fn messages(
     emitted: Vec<Emitted>,
     had_kept: &BTreeSet<Ref>,
 ) -> Vec<(Ref, outbox::Row)> {
+    if emitted.is_empty() {
+        return Vec::new();
+    }
     let stream = |part: &Part<'_>| MessageStream::new(&projection.name, part.partition);
     let streams: Vec<MessageStream> = parts.iter().map(stream).collect();
     let mut rows = Vec::with_capacity(emitted.len());

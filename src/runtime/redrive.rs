@@ -318,7 +318,7 @@ impl Redriver<'_> {
             }
         };
         let mut events = self.decode(&letters)?;
-        refuse_strangers(&letters, &mut events);
+        refuse_strangers(&letters, &mut events); // I4
         let order = events.by_entity();
         let given_up = match projection.gate {
             Gate::Next { .. } => dead_letter::given_up(connection, name, number, &entities).await?,
