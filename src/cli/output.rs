@@ -71,6 +71,18 @@ pub(super) fn number(number: i64) -> String {
     }
 }
 
+/// A size, in the unit that fits.
+pub(super) fn bytes(bytes: i64) -> String {
+    let units = ["bytes", "kB", "MB", "GB", "TB"];
+    let mut size = bytes as f64;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < units.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    format!("{size:.0} {}", units[unit])
+}
+
 /// A moment, to the second.
 pub(super) fn time(at: DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M:%S UTC").to_string()

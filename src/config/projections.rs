@@ -18,7 +18,7 @@ use crate::projection::{
 };
 use crate::sql_projection::{Emit, SqlProjection, SqlText, Statement, last_word, script_problem};
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "version",
     "topics",
     "entity",
@@ -36,6 +36,7 @@ const KEYS: [&str; 24] = [
     "dead_letter_topic",
     "history",
     "start",
+    "begins_anywhere",
     "setup",
     "seed",
     "search_path",
@@ -173,9 +174,12 @@ fn read_one(
         .unwrap_or_default();
     projection.setup = setup.text.unwrap_or_default();
     projection.seed = seed.text.unwrap_or_default();
-    let elsewhere = [("true", true), ("false", false)];
+    let yes_or_no = [("true", true), ("false", false)];
+    projection.begins_anywhere = section
+        .choice("begins_anywhere", &yes_or_no, sources)
+        .unwrap_or_default();
     projection.writes_elsewhere = section
-        .choice("writes_elsewhere", &elsewhere, sources)
+        .choice("writes_elsewhere", &yes_or_no, sources)
         .unwrap_or_default();
     for schema in section.list("search_path", sources) {
         if is_identifier(&schema.text) {

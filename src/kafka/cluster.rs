@@ -6,6 +6,7 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::groups::GroupInfo;
+use rdkafka::{Offset, TopicPartitionList};
 use uuid::Uuid;
 
 use super::settings::Connection;
@@ -152,6 +153,37 @@ impl Cluster {
                 ANSWER_TIMEOUT,
             )?;
             Ok(Watermarks { low, high })
+        })
+        .await?
+    }
+
+    /// The first record of each partition that is not older than a moment, in milliseconds since 1970; none where all
+    /// are older.
+    pub(crate) async fn offsets_at(
+        &self,
+        partitions: Vec<TopicPartition>,
+        timestamp_ms: i64,
+    ) -> Result<Vec<Option<i64>>, Error> {
+        let consumer = Arc::clone(&self.consumer);
+        tokio::task::spawn_blocking(move || {
+            serve(&consumer);
+            let mut asked = TopicPartitionList::new();
+            for partition in &partitions {
+                // A negative one would not be a time.
+                let at = Offset::Offset(timestamp_ms.max(0));
+                asked.add_partition_offset(partition.topic(), partition.partition(), at)?;
+            }
+            let answers = consumer.offsets_for_times(asked, ANSWER_TIMEOUT)?;
+            let answer = |partition: &TopicPartition| {
+                let answer = answers.find_partition(partition.topic(), partition.partition());
+                let answer = answer.ok_or_else(|| Error::NoTopic(partition.to_string()))?;
+                answer.error()?;
+                Ok(match answer.offset() {
+                    Offset::Offset(offset) => Some(offset),
+                    _ => None,
+                })
+            };
+            partitions.iter().map(answer).collect()
         })
         .await?
     }

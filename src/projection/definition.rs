@@ -276,6 +276,7 @@ pub struct Projection {
     /// What SQLSTATEs of the handler's statements mean here, other than usual.
     pub(crate) sqlstates: BTreeMap<String, Class>,
     pub(crate) start: Start,
+    pub(crate) begins_anywhere: bool,
     pub(crate) setup: String,
     pub(crate) seed: String,
     pub(crate) search_path: Vec<String>,
@@ -353,6 +354,7 @@ impl Projection {
             history: None,
             sqlstates: BTreeMap::new(),
             start: Start::default(),
+            begins_anywhere: false,
             setup: String::new(),
             seed: String::new(),
             search_path: Vec::new(),
@@ -435,6 +437,14 @@ impl Projection {
         self
     }
 
+    /// Says that the tables are right whichever record of a partition they begin with: a reset may then go to another
+    /// point than the beginning. So it may with [`Start::Latest`], which says the same.
+    #[must_use]
+    pub fn begins_anywhere(mut self) -> Self {
+        self.begins_anywhere = true;
+        self
+    }
+
     /// SQL that creates the projection's tables, run once with its schema first in `search_path`.
     #[must_use]
     pub fn setup(mut self, sql: &str) -> Self {
@@ -467,6 +477,11 @@ impl Projection {
     /// The projection's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the tables are right without what is older than the record that they begin with.
+    pub(crate) fn may_begin_anywhere(&self) -> bool {
+        self.begins_anywhere || self.start == Start::Latest
     }
 
     /// The source that its messages name.

@@ -71,7 +71,7 @@ pub(super) fn part<'p, 'a>(events: &Events<'_>, parts: &'p [Part<'a>], event: Re
 }
 
 /// Records below the furthest a live generation came have spent their right to emit, unless they were parked
-/// then. They spend it now, whatever becomes of them but being parked again; in a generation that is being built, only once
+/// then, or left out by a reset. They spend it now, whatever becomes of them but being parked again; in a generation that is being built, only once
 /// that is live. Returns those that had it (I5).
 pub(super) async fn spend_rights(
     connection: &mut PgConnection,
@@ -99,11 +99,10 @@ pub(super) async fn spend_rights(
         true => store::right_to_emit(connection, name, &again).await?,
         false => store::spend_right_to_emit(connection, name, &again).await?,
     };
-    let kept: BTreeSet<Offsets> = kept.into_iter().collect();
     let had = |event: &Ref| {
         let part = part(events, parts, *event);
         let offset = events.records[*event as usize].offset();
-        kept.contains(&Offsets::of(part.partition, part.claim.incarnation, offset))
+        kept.has(&Offsets::of(part.partition, part.claim.incarnation, offset))
     };
     Ok((0..outcomes.len() as Ref).filter(had).collect())
 }

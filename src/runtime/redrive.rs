@@ -570,11 +570,10 @@ impl Redriver<'_> {
             Role::Live => store::spend_right_to_emit(connection, name, &spent).await?,
             Role::Build(_) => store::right_to_emit(connection, name, &spent).await?,
         };
-        let had: BTreeSet<Offsets> = had.into_iter().collect();
         let mut rows = Vec::new();
         for emitted in emitted {
             let letter = &letters[emitted.reference as usize];
-            if had.contains(&right(letter)) {
+            if had.has(&right(letter)) {
                 let stream = MessageStream::new(name, &letter.partition);
                 let row = stream.row(letter.incarnation, &letter.record, emitted);
                 rows.push((right(letter), row));

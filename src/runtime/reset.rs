@@ -1,25 +1,30 @@
-//! Reset in place: the live generation's tables are emptied and its positions moved back, in one
-//! transaction that fences every worker.
+//! Reset in place: the live generation's tables are emptied and its positions moved, in one transaction that fences
+//! every worker.
 //!
 //! A running service need not be stopped: its next batch is refused, it claims again under the new
-//! generation and refills. Messages that a live generation has sent before are not sent again.
+//! generation and refills. Messages that a live generation has sent before are not sent again; those of records that
+//! none has come to keep their right, wherever a reset begins.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::start::made;
 use super::topic_watch::TopicIds;
+use crate::engine::rebuild;
 use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
-use crate::projection::Projection;
+use crate::projection::{First, Gate, Projection};
 use crate::store::generation::{self, State};
 use crate::store::operation::Operation;
-use crate::store::position::{Stood, Stored};
+use crate::store::position::{Mark, Stood};
+use crate::store::projection::Live;
 use crate::store::schema::{self, Problem};
-use crate::store::{self, Timeouts, operation, position, transaction};
+use crate::store::{self, Offsets, Timeouts, dead_letter, operation, position, transaction};
 use crate::types::TopicPartition;
 
 /// Why a reset was refused. Nothing has changed then.
@@ -42,12 +47,98 @@ pub(crate) enum ResetError {
         "projection `{0}` writes to tables outside its schema (`writes_elsewhere`), which a reset cannot empty: what is in them would be counted twice"
     )]
     WritesElsewhere(String),
+    #[error(
+        "{partition} would begin at {to}, and its log at {low}: the tables of `{projection}` would be without what is between. If they are right without it, set `begins_anywhere = true` in [projections.{projection}]; otherwise `--to earliest`"
+    )]
+    NotFromTheMiddle {
+        projection: String,
+        partition: TopicPartition,
+        to: i64,
+        low: i64,
+    },
+    #[error(
+        "{partition} would begin at {to}, and its log at {low}: under gate `next` every entity that has events between would wait for them for ever. Set `first = \"any\"` in [projections.{projection}], which takes an entity's first event for its beginning, or `--to earliest`"
+    )]
+    GateNext {
+        projection: String,
+        partition: TopicPartition,
+        to: i64,
+        low: i64,
+    },
+    #[error(
+        "no offset is given for {0}: all tables are emptied, so every partition needs its place"
+    )]
+    NoOffset(TopicPartition),
+    #[error("an offset is given for {partition}, which `{projection}` does not read")]
+    NotRead {
+        projection: String,
+        partition: TopicPartition,
+    },
+    #[error(
+        "{partition} cannot begin at {to}: its log holds offsets from {low} on, and ends at {high}"
+    )]
+    NotInLog {
+        partition: TopicPartition,
+        to: i64,
+        low: i64,
+        high: i64,
+    },
     #[error(transparent)]
     Schema(#[from] Problem),
     #[error(transparent)]
     Store(#[from] store::Error),
     #[error(transparent)]
     Kafka(#[from] ClusterError),
+}
+
+/// Where to begin again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// At the oldest records kept.
+    Earliest,
+    /// Behind the newest records there are.
+    Latest,
+    /// At the first record of each partition that is not older; at its end if all are.
+    Time(DateTime<Utc>),
+    /// At these offsets, one for each partition.
+    Offsets(Vec<(TopicPartition, i64)>),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Earliest => f.write_str("earliest"),
+            Self::Latest => f.write_str("latest"),
+            Self::Time(at) => f.write_str(&at.to_rfc3339_opts(SecondsFormat::AutoSi, true)),
+            Self::Offsets(_) => f.write_str("offsets"),
+        }
+    }
+}
+
+/// What a reset would do to a partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Move {
+    pub(crate) partition: TopicPartition,
+    /// Where it stands; none if nobody has read it yet.
+    pub(crate) stands: Option<i64>,
+    pub(crate) to: i64,
+    pub(crate) log: Watermarks,
+    /// Records are gone from the log's beginning that the live generation has read.
+    pub(crate) is_truncated: bool,
+}
+
+/// A reset before it is done.
+#[derive(Clone, Debug)]
+pub(crate) struct ResetPlan {
+    pub(crate) generation: i32,
+    pub(crate) moves: Vec<Move>,
+    /// The tables that are emptied, with the bytes that they take.
+    pub(crate) tables: Vec<(String, i64)>,
+    /// Dead letters that wait and whose records are not read again.
+    pub(crate) left_behind: i64,
+    topic_ids: TopicIds,
+    /// Topics of whose records more were applied than a partition's log has.
+    shorter: BTreeSet<String>,
 }
 
 /// What a reset did.
@@ -61,14 +152,13 @@ pub(crate) struct Reset {
     pub(crate) made_anew: Vec<String>,
 }
 
-/// Resets to the oldest records kept. Safe to repeat, also in the middle of a refill.
-pub(crate) async fn reset(
+/// Looks what a reset would do. Changes nothing.
+pub(crate) async fn plan(
     connection: &mut PgConnection,
     cluster: &Cluster,
     projection: &Projection,
-    who: &str,
-    timeouts: &Timeouts,
-) -> Result<Reset, ResetError> {
+    target: &Target,
+) -> Result<ResetPlan, ResetError> {
     if projection.writes_elsewhere {
         return Err(ResetError::WritesElsewhere(projection.name.clone()));
     }
@@ -76,19 +166,175 @@ pub(crate) async fn reset(
     let Some((live, _)) = store::projection::read(connection, name).await? else {
         return Err(ResetError::NotStarted(name.clone()));
     };
-    // Read before Kafka is asked, which is before the transaction: no question to Kafka under a lock. A log that goes
-    // on has all that was applied by now. What the workers apply after the answer may lie beyond the end it tells.
-    let applied = position::read(connection, name, live.generation).await?;
+    allowed(connection, projection, &live).await?;
+    // Read before Kafka is asked. A log that goes on has all that was applied by now. What the workers apply after the
+    // answer may lie beyond the end it tells.
+    let marks = position::marks(connection, name, &[live.generation]).await?;
     let logs = cluster.logs(&projection.topics).await?;
-    let asked = Asked {
-        topic_ids: topic_ids(cluster, &projection.topics).await?,
-        shorter: shorter(&logs, &applied),
-        logs,
+    let topic_ids = topic_ids(cluster, &projection.topics).await?;
+    let tos = resolve(cluster, projection, target, &logs).await?;
+    let moves: Vec<Move> = logs
+        .iter()
+        .zip(tos)
+        .map(|(log, to)| moved(log, to, &marks))
+        .collect();
+    may_begin_there(projection, &moves)?;
+    let begin: Vec<_> = moves
+        .iter()
+        .map(|it| {
+            let mark = marks.iter().find(|mark| mark.of() == it.partition);
+            (
+                it.partition.clone(),
+                mark.map_or(1, |mark| mark.incarnation),
+                it.to,
+            )
+        })
+        .collect();
+    Ok(ResetPlan {
+        generation: live.generation,
+        tables: schema::tables(connection, live.schema_oid).await?,
+        left_behind: dead_letter::unreachable(connection, name, live.generation, &begin, &[])
+            .await?,
+        topic_ids,
+        shorter: shorter(&logs, &marks),
+        moves,
+    })
+}
+
+fn moved((partition, log): &(TopicPartition, Watermarks), to: i64, marks: &[Mark]) -> Move {
+    let mark = marks.iter().find(|mark| mark.of() == *partition);
+    let reads = mark.map(|mark| {
+        let begun = rebuild::Partition {
+            low: log.low,
+            first: mark.first_offset.unwrap_or(0),
+            next: mark.next_offset,
+            from_the_oldest: true,
+        };
+        begun.reads()
+    });
+    Move {
+        partition: partition.clone(),
+        stands: mark.map(|mark| mark.next_offset),
+        to,
+        log: *log,
+        is_truncated: to == log.low && reads.is_some_and(|reads| reads.is_truncated),
+    }
+}
+
+/// The offset that each partition begins at.
+async fn resolve(
+    cluster: &Cluster,
+    projection: &Projection,
+    target: &Target,
+    logs: &[(TopicPartition, Watermarks)],
+) -> Result<Vec<i64>, ResetError> {
+    Ok(match target {
+        Target::Earliest => logs.iter().map(|(_, log)| log.low).collect(),
+        Target::Latest => logs.iter().map(|(_, log)| log.high).collect(),
+        Target::Time(at) => {
+            let partitions = logs
+                .iter()
+                .map(|(partition, _)| partition.clone())
+                .collect();
+            let found = cluster
+                .offsets_at(partitions, at.timestamp_millis())
+                .await?;
+            // The log's end was asked for before, so that nothing is left out that has come since.
+            let to = |((_, log), found): (&(_, Watermarks), Option<i64>)| {
+                found.unwrap_or(log.high).clamp(log.low, log.high)
+            };
+            logs.iter().zip(found).map(to).collect()
+        }
+        Target::Offsets(offsets) => {
+            let is_read = |of: &TopicPartition| logs.iter().any(|(partition, _)| partition == of);
+            if let Some((stranger, _)) = offsets.iter().find(|(of, _)| !is_read(of)) {
+                return Err(ResetError::NotRead {
+                    projection: projection.name.clone(),
+                    partition: stranger.clone(),
+                });
+            }
+            let to = |(partition, log): &(TopicPartition, Watermarks)| {
+                let given = offsets.iter().find(|(of, _)| of == partition);
+                let (_, to) = given.ok_or_else(|| ResetError::NoOffset(partition.clone()))?;
+                match (log.low..=log.high).contains(to) {
+                    true => Ok(*to),
+                    false => Err(ResetError::NotInLog {
+                        partition: partition.clone(),
+                        to: *to,
+                        low: log.low,
+                        high: log.high,
+                    }),
+                }
+            };
+            logs.iter().map(to).collect::<Result<_, _>>()?
+        }
+    })
+}
+
+/// Only who says so can do without what is older than where it begins.
+fn may_begin_there(projection: &Projection, moves: &[Move]) -> Result<(), ResetError> {
+    let Some(it) = moves.iter().find(|it| it.to > it.log.low) else {
+        return Ok(());
     };
+    let (name, partition) = (projection.name.clone(), it.partition.clone());
+    let (to, low) = (it.to, it.log.low);
+    if !projection.may_begin_anywhere() {
+        return Err(ResetError::NotFromTheMiddle {
+            projection: name,
+            partition,
+            to,
+            low,
+        });
+    }
+    match projection.gate {
+        Gate::Next {
+            first: First::At(_),
+        } => Err(ResetError::GateNext {
+            projection: name,
+            partition,
+            to,
+            low,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What else keeps a projection from being reset.
+async fn allowed(
+    connection: &mut PgConnection,
+    projection: &Projection,
+    live: &Live,
+) -> Result<(), ResetError> {
+    let name = &projection.name;
+    if live.setup != made(projection).setup {
+        return Err(ResetError::SetupChanged(name.clone()));
+    }
+    let beside = generation::beside(connection, name).await?;
+    match beside.iter().find(|beside| beside.is_building()) {
+        None => Ok(()),
+        Some(building) => Err(ResetError::Building {
+            projection: name.clone(),
+            generation: building.number,
+        }),
+    }
+}
+
+/// Resets. Safe to repeat, also in the middle of a refill.
+pub(crate) async fn reset(
+    connection: &mut PgConnection,
+    cluster: &Cluster,
+    projection: &Projection,
+    target: &Target,
+    who: &str,
+    timeouts: &Timeouts,
+) -> Result<Reset, ResetError> {
+    let name = &projection.name;
+    // Kafka is asked here, before the transaction: no question to it under a lock.
+    let plan = plan(connection, cluster, projection, target).await?;
     let search_path = transaction::search_path(name, &projection.search_path);
     let application = format!("tidegate reset {name}");
     transaction::begin(connection, &search_path, &application, timeouts).await?;
-    let done = in_transaction(connection, projection, &asked, who).await;
+    let done = in_transaction(connection, projection, target, &plan, who).await;
     match &done {
         Ok(_) => {
             failpoint::reach(failpoint::RESET_BEFORE_COMMIT);
@@ -100,41 +346,22 @@ pub(crate) async fn reset(
     done
 }
 
-/// What Kafka has answered.
-struct Asked {
-    logs: Vec<(TopicPartition, Watermarks)>,
-    topic_ids: TopicIds,
-    /// Topics of whose records more were applied than a partition's log has.
-    shorter: BTreeSet<String>,
-}
-
 /// The locks come in the order that all operator actions share: generation lock, projection and
 /// generation rows, tables, position rows.
 async fn in_transaction(
     connection: &mut PgConnection,
     projection: &Projection,
-    asked: &Asked,
+    target: &Target,
+    plan: &ResetPlan,
     who: &str,
 ) -> Result<Reset, ResetError> {
-    let Asked {
-        logs, topic_ids, ..
-    } = asked;
     let name = &projection.name;
     transaction::lock_generation(connection, name).await?;
     let Some(live) = store::projection::lock(connection, name).await? else {
         return Err(ResetError::NotStarted(name.clone()));
     };
+    allowed(connection, projection, &live).await?;
     let made = made(projection);
-    if live.setup != made.setup {
-        return Err(ResetError::SetupChanged(name.clone()));
-    }
-    let beside = generation::beside(connection, name).await?;
-    if let Some(building) = beside.iter().find(|beside| beside.is_building()) {
-        return Err(ResetError::Building {
-            projection: name.clone(),
-            generation: building.number,
-        });
-    }
     let old = live.generation;
     schema::empty(connection, &live.schema_name, &projection.seed).await?;
 
@@ -144,12 +371,15 @@ async fn in_transaction(
     generation::set_state(connection, name, old, State::Retired).await?;
     let new = generation::insert(connection, name, true, &live.schema_name, &made).await?;
     store::projection::set_live(connection, name, new).await?;
-    let anew = made_anew(asked, &stood);
-    let begin: Vec<Stood> = logs
+    let anew = made_anew(plan, &stood);
+    let begin: Vec<Stood> = plan
+        .moves
         .iter()
-        .map(|(partition, log)| begin(partition, *log, topic_ids, &stood, &anew))
+        .map(|it| begin(it, &plan.topic_ids, &stood, &anew))
         .collect();
     position::begin(connection, name, new, &begin).await?;
+    let left_out: Vec<Offsets> = begin.iter().zip(&plan.moves).map(left_out).collect();
+    store::leave_out_rights_to_emit(connection, name, &left_out).await?; // I5
 
     let operation = Uuid::new_v4();
     let offsets = |rows: &[Stood]| -> serde_json::Value {
@@ -169,14 +399,14 @@ async fn in_transaction(
         kind: "reset",
         projection: name,
         who,
-        arguments: json!({ "to": "earliest" }),
+        arguments: json!({ "to": target.to_string() }),
         before: json!({ "generation": old, "definition": live.definition, "next_offset": offsets(&stood) }),
         after: json!({ "generation": new, "definition": made.definition, "next_offset": offsets(&begin) }),
     };
     operation::insert(connection, &record).await?; // I2
-    let moved = logs.iter().map(|(partition, log)| {
-        let before = find(&stood, partition).map_or(log.low, |p| p.next_offset);
-        (partition.clone(), before, log.low)
+    let moved = plan.moves.iter().map(|it| {
+        let before = find(&stood, &it.partition).map_or(it.log.low, |p| p.next_offset);
+        (it.partition.clone(), before, it.to)
     });
     Ok(Reset {
         operation,
@@ -204,14 +434,10 @@ pub(super) async fn topic_ids(
 }
 
 /// Topics with a partition whose log ends before what was applied when it was asked for its end (I5).
-fn shorter(logs: &[(TopicPartition, Watermarks)], applied: &[Stored]) -> BTreeSet<String> {
+fn shorter(logs: &[(TopicPartition, Watermarks)], applied: &[Mark]) -> BTreeSet<String> {
     let ends_before = |(partition, log): &&(TopicPartition, Watermarks)| {
-        let is_it =
-            |p: &&Stored| p.topic == partition.topic() && p.partition == partition.partition();
-        applied
-            .iter()
-            .find(is_it)
-            .is_some_and(|p| p.next_offset > log.high)
+        let applied = applied.iter().find(|mark| mark.of() == *partition);
+        applied.is_some_and(|mark| mark.next_offset > log.high)
     };
     let shorter = logs.iter().filter(ends_before);
     shorter
@@ -222,13 +448,13 @@ fn shorter(logs: &[(TopicPartition, Watermarks)], applied: &[Stored]) -> BTreeSe
 /// Topics that have another id than before, a log that is too short, or a partition that was found to be another
 /// log: deleted and made again, or overwritten. They are the next incarnation, with new message ids and a right to
 /// emit of their own (I5).
-fn made_anew(asked: &Asked, stood: &[Stood]) -> BTreeSet<String> {
-    let mut anew = asked.shorter.clone();
-    for (partition, _) in &asked.logs {
+fn made_anew(plan: &ResetPlan, stood: &[Stood]) -> BTreeSet<String> {
+    let mut anew = plan.shorter.clone();
+    for Move { partition, .. } in &plan.moves {
         let Some(before) = find(stood, partition) else {
             continue;
         };
-        let present = asked.topic_ids.get(partition.topic()).copied().flatten();
+        let present = plan.topic_ids.get(partition.topic()).copied().flatten();
         let differs = before.topic_id.is_some() && present.is_some() && before.topic_id != present;
         if differs || before.in_doubt {
             anew.insert(partition.topic().to_owned());
@@ -239,8 +465,7 @@ fn made_anew(asked: &Asked, stood: &[Stood]) -> BTreeSet<String> {
 
 /// A new generation's position, with an epoch above all that were claimed.
 fn begin(
-    partition: &TopicPartition,
-    log: Watermarks,
+    Move { partition, to, .. }: &Move,
     topic_ids: &TopicIds,
     stood: &[Stood],
     anew: &BTreeSet<String>,
@@ -252,10 +477,20 @@ fn begin(
     Stood {
         topic: partition.topic().to_owned(),
         partition: partition.partition(),
-        next_offset: log.low,
+        next_offset: *to,
         incarnation: incarnation + i32::from(anew.contains(partition.topic())),
         topic_id: topic_ids.get(partition.topic()).copied().flatten(),
         epoch: before.map_or(0, |p| p.epoch),
         in_doubt: false,
+    }
+}
+
+/// The records of a log before where a generation begins.
+fn left_out((begin, it): (&Stood, &Move)) -> Offsets {
+    Offsets {
+        partition: it.partition.clone(),
+        incarnation: begin.incarnation,
+        from: it.log.low,
+        to: begin.next_offset,
     }
 }

@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::Error;
 
-const MIGRATIONS: [(i64, &str, &str); 10] = [
+const MIGRATIONS: [(i64, &str, &str); 11] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -51,6 +51,11 @@ const MIGRATIONS: [(i64, &str, &str); 10] = [
         10,
         "first incarnation",
         include_str!("../../migrations/0010_first_incarnation.sql"),
+    ),
+    (
+        11,
+        "resets in between",
+        include_str!("../../migrations/0011_resets_in_between.sql"),
     ),
 ];
 

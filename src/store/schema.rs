@@ -2,11 +2,13 @@
 //!
 //! No statement here says CASCADE: what lies outside the schema is not ours to drop or empty.
 
+use sqlx::postgres::types::Oid;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use super::{Error, transaction};
 
 const BOOKKEEPING: &str = include_str!("sql/schema_bookkeeping.sql");
+const TABLES: &str = include_str!("sql/schema_tables.sql");
 const RELATIONS: &str = include_str!("sql/schema_relations.sql");
 const WRITTEN_OUTSIDE: &str = include_str!("sql/schema_written_outside.sql");
 
@@ -112,6 +114,17 @@ pub(crate) async fn empty(
             })?;
     }
     run_user_sql(connection, "seed", seed).await
+}
+
+/// The tables of a schema that are the user's, with the bytes that they take.
+pub(crate) async fn tables(
+    connection: &mut PgConnection,
+    schema: Oid,
+) -> Result<Vec<(String, i64)>, Error> {
+    Ok(sqlx::query_as(TABLES)
+        .bind(schema)
+        .fetch_all(connection)
+        .await?)
 }
 
 /// A table outside of a schema, and not Tidegate's own, that this transaction has written to.

@@ -463,7 +463,7 @@ fn a_rebuild_that_ends_anywhere_leaves_the_live_generation_and_goes_on() {
         world.db.one(live)
     };
     let build = ["rebuild", "start", "balances", "--cut-over", "--yes"];
-    let go_back = ["rebuild", "rollback", "balances", "--yes"];
+    let go_back = ["rebuild", "rollback", "balances", "--to", "1", "--yes"];
     let abandon = ["rebuild", "abandon", "balances", "--yes"];
     let run = |point: &str, passage: u32, command: &[&str]| {
         eprintln!("{point}: {}", command.join(" "));

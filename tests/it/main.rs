@@ -54,6 +54,7 @@ mod relay;
 mod relay_alone;
 mod relay_quarantine;
 mod reset;
+mod reset_points;
 mod retention;
 mod store;
 mod testing;

@@ -144,9 +144,8 @@ fn processes_of_the_same_definition_go_on_in_the_new_tables() {
             "{told}"
         );
     }
-    let told = rebuild(&world, &["rollback", "journal", "--yes"])
-        .expect(0)
-        .stdout;
+    let back = ["rollback", "journal", "--to", "2", "--yes"];
+    let told = rebuild(&world, &back).expect(0).stdout;
     assert!(told.contains("generation 2 is live"), "{told}");
     feeder.finish();
     world.assert_exact();
@@ -162,8 +161,70 @@ fn processes_of_the_same_definition_go_on_in_the_new_tables() {
     );
 }
 
+// I2: whose answer was lost repeats a rollback; that leads nowhere else. Which generation is never guessed: the former one
+// of a rollback is what it led away from.
+#[test]
+fn a_rollback_that_is_repeated_goes_nowhere_else() {
+    let world = World::journal(2);
+    world.stream().produce(100);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    let none = rebuild(&world, &["rollback", "journal"]).expect(64);
+    assert!(none.stderr.contains("nothing to go back to"));
+    rebuild(&world, &["start", "journal", "--cut-over", "--yes"]).expect(0);
+    let asked = rebuild(&world, &["rollback", "journal", "--yes"]).expect(64);
+    for words in [
+        "generation 2 is live",
+        "rollback journal --to 1    (version 1;",
+    ] {
+        assert!(
+            asked.stderr.contains(words),
+            "{words:?} in {}",
+            asked.stderr
+        );
+    }
+    let refused = rebuild(&world, &["rollback", "journal", "--to", "7", "--yes"]).expect(70);
+    assert!(
+        refused.stderr.contains("those that are: 1"),
+        "{}",
+        refused.stderr
+    );
+    let operations = || -> i64 { world.db.one("SELECT count(*) FROM tidegate.operation") };
+    let back = ["rollback", "journal", "--to", "1", "--yes"];
+    rebuild(&world, &back).expect(0);
+    let before = operations();
+    let told = rebuild(&world, &back).expect(0).stdout;
+    assert!(
+        told.contains("generation 1 of `journal` is live already"),
+        "{told}"
+    );
+    assert_eq!((live(&world, "journal"), operations()), (1, before));
+    assert_eq!(schemas(&world, "journal"), ["journal", "journal__g2"]);
+
+    // What is built and never was live is no way back, and keeps from going any.
+    let pause = world
+        .launch("rebuild")
+        .failpoints("rebuild-after-begin=off->return");
+    pause.output(&["rebuild", "start", "journal"]);
+    let refused = rebuild(&world, &["rollback", "journal", "--to", "2", "--yes"]).expect(70);
+    assert!(
+        refused.stderr.contains("generation 3 is being built"),
+        "{}",
+        refused.stderr
+    );
+    let refused = rebuild(&world, &["rollback", "journal", "--to", "3", "--yes"]).expect(70);
+    assert!(
+        refused.stderr.contains("has never been live"),
+        "{}",
+        refused.stderr
+    );
+    world.stream().produce(50);
+    world.wait_until_done(LONG);
+    process.stop();
+}
+
 /// Sends a copy of every record, and cannot apply some.
-const COPIES: &str = r#"
+pub(crate) const COPIES: &str = r#"
 [projections.copies]
 version = 1
 topics  = ["@in@"]
@@ -179,7 +240,7 @@ name  = "copy"
 topic = "@out@"
 sql   = "SELECT _ref, _offset::text AS key, jsonb_build_object('offset', _offset) AS payload FROM events"
 "#;
-const COPIES_FILE: (&str, &str) = (
+pub(crate) const COPIES_FILE: (&str, &str) = (
     "copies.sql",
     "CREATE TABLE copies (record_offset bigint NOT NULL, share bigint)",
 );

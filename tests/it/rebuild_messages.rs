@@ -114,10 +114,11 @@ fn a_message_is_sent_once_over_rebuild_cut_over_rollback_and_reset() {
     assert_copied(&world, &[3, 7]);
 
     // Back, with the old definition; what it parks now has a right to emit that the next cut-over spends.
-    let refused = rebuild(&world, &["rollback", "copies", "--yes"]).expect(70);
+    let back = ["rollback", "copies", "--to", "1", "--yes"];
+    let refused = rebuild(&world, &back).expect(70);
     assert!(refused.stderr.contains("version 1"), "{}", refused.stderr);
     spoil(&mut world);
-    rebuild(&world, &["rollback", "copies", "--yes"]).expect(0);
+    rebuild(&world, &back).expect(0);
     assert_eq!(live(&world, "copies"), 1);
     assert_copied(&world, &[3, 7]);
     process.stop();
@@ -132,7 +133,7 @@ fn a_message_is_sent_once_over_rebuild_cut_over_rollback_and_reset() {
     process.stop();
 
     repair(&mut world);
-    rebuild(&world, &["rollback", "copies", "--yes"]).expect(0);
+    rebuild(&world, &["rollback", "copies", "--to", "3", "--yes"]).expect(0);
     assert_eq!(live(&world, "copies"), 3);
     assert_copied(&world, &[3, 7]);
     let process = world.start("new again");

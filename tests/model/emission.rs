@@ -60,6 +60,8 @@ type Set = u8;
 struct Generation {
     kind: Kind,
     was_live: bool,
+    /// Where it began.
+    first: u8,
     next: u8,
     /// What its handler cannot apply.
     cannot: Set,
@@ -70,11 +72,12 @@ struct Generation {
 }
 
 impl Generation {
-    fn new(kind: Kind, cannot: Set) -> Self {
+    fn new(kind: Kind, cannot: Set, first: u8) -> Self {
         Self {
             kind,
             was_live: kind == Kind::Live,
-            next: 0,
+            first,
+            next: first,
             cannot,
             waiting: 0,
             held: 0,
@@ -102,11 +105,17 @@ pub(crate) enum Action {
     Redrive { generation: usize, record: u8 },
     Repair { generation: usize },
     Discard { record: u8 },
-    Reset { cannot: Set },
+    Reset { cannot: Set, to: u8 },
     Start { cannot: Set },
     CutOver,
     Abandon,
     Rollback { generation: usize },
+}
+
+/// The records from one up to, without, another.
+fn between(from: u8, to: u8) -> Set {
+    let below = |record: u8| (1 << record) - 1;
+    below(to) & !below(from.min(to))
 }
 
 /// Handlers: one that can apply everything, and for each of two records one that cannot apply it.
@@ -163,7 +172,7 @@ impl Rights {
             state.emitted[usize::from(record)] += 1;
         }
         state.through = state.through.max(next);
-        let passed: Set = (1 << new.next) - 1;
+        let passed: Set = between(new.first, new.next);
         let spent = match (
             self.makes(Mistake::NothingSettled),
             self.makes(Mistake::WaitingSettled),
@@ -196,7 +205,10 @@ impl State {
         let has = self.unemitted & bit != 0;
         let is_ahead = record >= live.next && (has || record >= self.through);
         let waits = live.waiting & bit != 0 && has;
-        self.emitted[usize::from(record)] > 0 || self.given_up & bit != 0 || is_ahead || waits
+        // For a reset that comes back to it.
+        let is_left_out = record < live.first && has;
+        let is_given_up = self.given_up & bit != 0;
+        self.emitted[usize::from(record)] > 0 || is_given_up || is_ahead || waits || is_left_out
     }
 }
 
@@ -206,7 +218,7 @@ impl Model for Rights {
 
     fn init_states(&self) -> Vec<State> {
         let first = |cannot: &Set| State {
-            generations: vec![Generation::new(Kind::Live, *cannot)],
+            generations: vec![Generation::new(Kind::Live, *cannot, 0)],
             through: 0,
             unemitted: 0,
             emitted: [0; RECORDS as usize],
@@ -254,7 +266,9 @@ impl Model for Rights {
             }
             None => {
                 if left.resets > 0 {
-                    actions.extend(HANDLERS.map(|cannot| Action::Reset { cannot }));
+                    for to in 0..=RECORDS {
+                        actions.extend(HANDLERS.map(|cannot| Action::Reset { cannot, to }));
+                    }
                 }
                 if left.rebuilds > 0 && state.generations.len() < GENERATIONS_MAX {
                     actions.extend(HANDLERS.map(|cannot| Action::Start { cannot }));
@@ -301,14 +315,18 @@ impl Model for Rights {
                 state.unemitted &= !(1 << record);
                 state.given_up |= 1 << record;
             }
-            Action::Reset { cannot } => {
+            Action::Reset { cannot, to } => {
                 state.left.resets -= 1;
                 state.through = state.through.max(state.generations[live].next);
-                state.generations[live] = Generation::new(Kind::Live, cannot);
+                if !self.makes(Mistake::LeftOutForgotten) {
+                    state.unemitted |= between(state.through, to);
+                }
+                state.generations[live] = Generation::new(Kind::Live, cannot, to);
             }
             Action::Start { cannot } => {
                 state.left.rebuilds -= 1;
-                let new = Generation::new(Kind::Building, cannot);
+                let first = state.generations[live].first;
+                let new = Generation::new(Kind::Building, cannot, first);
                 state.generations.push(new);
             }
             Action::CutOver => {

@@ -391,9 +391,10 @@ const RELAY_MISTAKES: [(&[Mistake], &str); 7] = {
 };
 
 /// Mistakes of rebuilds, and a promise that breaks.
-const RIGHTS_MISTAKES: [(&[Mistake], &str); 6] = {
+const RIGHTS_MISTAKES: [(&[Mistake], &str); 7] = {
     use Mistake::*;
     [
+        (&[LeftOutForgotten], NO_RIGHT_LOST),
         (&[BuildPassesLive], NO_RIGHT_LOST),
         (&[BuildSpends], NO_RIGHT_LOST),
         (&[HeldUnchecked], ONCE_OVER_ALL),

@@ -40,6 +40,8 @@ pub(crate) enum Mistake {
     /// A worker that finds itself fenced stops, and waits for Kafka to say something.
     FencedStops,
 
+    /// A reset forgets the rights of what it leaves out.
+    LeftOutForgotten,
     /// A build reads on where the live generation has not been.
     BuildPassesLive,
     /// A build spends the right of what it keeps back.

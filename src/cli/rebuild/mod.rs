@@ -15,7 +15,7 @@ use super::{
 };
 use crate::engine::Class;
 use crate::projection::Registry;
-use crate::runtime::{Aside, Builder, RebuildError, Rebuilder, RunError};
+use crate::runtime::{Aside, Builder, RebuildError, Rebuilder, RunError, Standing};
 use crate::store;
 use crate::store::generation::Beside;
 use crate::store::schema::Problem;
@@ -45,8 +45,8 @@ enum Command {
     Verify(Named),
     /// Compares, and has the new tables take the place of the live ones
     CutOver(CutOver),
-    /// Brings the former generation up to date and has it take the place of the live one
-    Rollback(Confirm),
+    /// Brings a former generation up to date and has it take the place of the live one
+    Rollback(Rollback),
     /// Gives up what is being built; drops its tables
     Abandon(Abandon),
 }
@@ -100,9 +100,12 @@ struct Yes {
 }
 
 #[derive(Debug, clap::Args)]
-struct Confirm {
+struct Rollback {
     #[command(flatten)]
     named: Named,
+    /// The generation to go back to; `rebuild status` has those that are kept
+    #[arg(long, value_name = "GENERATION")]
+    to: Option<i32>,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -166,7 +169,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
             builder.stop().await;
             done
         }
-        Command::Rollback(confirm) => roll_back(confirm, registry).await,
+        Command::Rollback(rollback) => roll_back(rollback, registry).await,
         Command::Abandon(arguments) => abandon(arguments, registry).await,
     }
 }
@@ -265,29 +268,59 @@ async fn cut_over(rebuilder: &Rebuilder, builder: &mut Builder, name: &str, yes:
         println!("{messages} of records that had been parked are in the outbox now");
     }
     println!(
-        "Generation {} is kept in schema `{}`: `tidegate rebuild rollback {name}` goes back to it, `tidegate rebuild abandon {name} --former` drops it.",
-        done.old, done.old_schema
+        "Generation {old} is kept in schema `{}`: `tidegate rebuild rollback {name} --to {old}` goes back to it, `tidegate rebuild abandon {name} --former` drops it.",
+        done.old_schema,
+        old = done.old
     );
     Ok(())
 }
 
-async fn roll_back(confirm: Confirm, registry: Registry) -> Done {
-    let name = &confirm.named.projection;
-    let rebuilder = rebuilder(&confirm.named, registry).await?;
+async fn roll_back(rollback: Rollback, registry: Registry) -> Done {
+    let name = &rollback.named.projection;
+    let rebuilder = rebuilder(&rollback.named, registry).await?;
     let mut connection = rebuilder.connect().await.map_err(failed)?;
-    let former = rebuilder.go_back(&mut connection).await.map_err(failed)?;
+    let Some(to) = rollback.to else {
+        let standing = rebuilder.standing(&mut connection).await.map_err(failed)?;
+        return Err(which(name, &standing));
+    };
+    let former = rebuilder.go_back(&mut connection, to);
+    let Some(former) = former.await.map_err(failed)? else {
+        println!("generation {to} of `{name}` is live already; nothing was changed");
+        return Ok(());
+    };
     drop(connection);
-    println!(
-        "going back to generation {} ({})",
-        former.number, former.definition
-    );
+    println!("going back to generation {to} ({})", former.definition);
     let mut builder = catch_up(&rebuilder, former).await?;
     println!(
         "The tables of schema `{name}` are replaced by the former ones, which have caught up."
     );
-    let done = cut_over(&rebuilder, &mut builder, name, confirm.yes).await;
+    let done = cut_over(&rebuilder, &mut builder, name, rollback.yes).await;
     builder.stop().await;
     done
+}
+
+/// What a rollback without a number is told. It is not guessed: the former generation of a rollback is what it led
+/// away from, so repeating it, for an answer that was lost, would lead back.
+fn which(name: &str, standing: &Standing) -> Failed {
+    let former = standing.beside.iter().filter(|of| of.live_at.is_some());
+    let way = |of: &Beside| {
+        let number = of.number;
+        format!(
+            "\n  tidegate rebuild rollback {name} --to {number}    ({})",
+            of.definition
+        )
+    };
+    let ways: String = former.map(way).collect();
+    Failed::new(
+        64,
+        match ways.is_empty() {
+            true => anyhow::Error::new(RebuildError::NothingKept(name.to_owned())),
+            false => anyhow::anyhow!(
+                "generation {} is live; say which one to go back to:{ways}",
+                standing.live
+            ),
+        },
+    )
 }
 
 async fn abandon(arguments: Abandon, registry: Registry) -> Done {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::cli::output::{excerpt, number, table, time};
+use crate::cli::output::{bytes, excerpt, number, table, time};
 use crate::runtime::{Plan, Standing, Verified};
 use crate::store::compare::Compared;
 use crate::store::generation::Beside;
@@ -147,15 +147,4 @@ fn differences(compared: &Compared) {
             println!("{table}, only {side}: {}", excerpt(row, ROW_MAX));
         }
     }
-}
-
-fn bytes(bytes: i64) -> String {
-    let units = ["bytes", "kB", "MB", "GB", "TB"];
-    let mut size = bytes as f64;
-    let mut unit = 0;
-    while size >= 1024.0 && unit + 1 < units.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    format!("{size:.0} {}", units[unit])
 }

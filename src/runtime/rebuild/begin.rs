@@ -105,37 +105,64 @@ impl Rebuilder {
         Ok((number, true))
     }
 
-    /// Takes the former generation for the one that is built, or goes on with it: the same as a build from there on.
+    /// Takes a former generation for the one that is built, or goes on with it: the same as a build from there on. None
+    /// if it is live.
     pub(crate) async fn go_back(
         &self,
         connection: &mut PgConnection,
-    ) -> Result<Beside, RebuildError> {
+        to: i32,
+    ) -> Result<Option<Beside>, RebuildError> {
         let name = self.name();
         let application = format!("tidegate rollback {name}");
         let timeouts = &self.service.database.timeouts;
         let path = transaction::OWN_SEARCH_PATH;
         transaction::begin(connection, path, &application, timeouts).await?;
-        let done = self.take_former(connection).await;
+        let done = self.take_former(connection, to).await;
         end(connection, done, AROUND_COMMIT).await
     }
 
-    async fn take_former(&self, connection: &mut PgConnection) -> Result<Beside, RebuildError> {
+    async fn take_former(
+        &self,
+        connection: &mut PgConnection,
+        to: i32,
+    ) -> Result<Option<Beside>, RebuildError> {
         let name = self.name();
         let Some(live) = store::projection::lock(connection, name).await? else {
             return Err(RebuildError::NotStarted(name.to_owned()));
         };
+        // Repeated when it was done: without the number it would lead back again.
+        if live.generation == to {
+            return Ok(None);
+        }
         let beside = generation::beside(connection, name).await?;
-        let Some(former) = beside.into_iter().next() else {
-            return Err(RebuildError::NothingKept(name.to_owned()));
+        let is_new = |beside: &&Beside| beside.is_building() && beside.number != to;
+        if let Some(building) = beside.iter().find(is_new) {
+            return Err(RebuildError::Obstacles(vec![Obstacle {
+                what: format!("generation {} is being built", building.number),
+                cure: format!("`tidegate rebuild abandon {name}` first"),
+                may_be_accepted: false,
+            }]));
+        }
+        let Some(former) = beside.iter().find(|beside| beside.number == to) else {
+            let kept = beside.iter().map(|beside| beside.number.to_string());
+            return Err(match beside.is_empty() {
+                true => RebuildError::NothingKept(name.to_owned()),
+                false => RebuildError::NotKept {
+                    projection: name.to_owned(),
+                    generation: to,
+                    kept: kept.collect::<Vec<_>>().join(", "),
+                },
+            });
         };
+        let former = former.clone();
         self.is_mine(&former)?;
         if former.is_building() {
             // Repeated after a crash, or an answer that was lost.
             return match former.live_at {
-                Some(_) => Ok(former),
+                Some(_) => Ok(Some(former)),
                 None => Err(RebuildError::Obstacles(vec![Obstacle {
-                    what: format!("generation {} is being built", former.number),
-                    cure: format!("`tidegate rebuild abandon {name}` first"),
+                    what: format!("generation {to} is being built, and has never been live"),
+                    cure: format!("`tidegate rebuild cut-over {name}` makes it so"),
                     may_be_accepted: false,
                 }])),
             };
@@ -177,6 +204,6 @@ impl Rebuilder {
             after: json!({ "building": former.number }),
         };
         operation::insert(connection, &record).await?;
-        Ok(former)
+        Ok(Some(former))
     }
 }

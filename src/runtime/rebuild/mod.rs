@@ -76,6 +76,12 @@ pub(crate) enum RebuildError {
     NotBuilding(String),
     #[error("no former generation of `{0}` is kept, so there is nothing to go back to")]
     NothingKept(String),
+    #[error("generation {generation} of `{projection}` is not kept; those that are: {kept}")]
+    NotKept {
+        projection: String,
+        generation: i32,
+        kept: String,
+    },
     #[error(
         "the topic {topic} was accepted as made anew after generation {generation} had read it: that generation knows another log. `tidegate rebuild abandon` it, and start anew"
     )]

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{RebuildError, Rebuilder};
 use crate::engine::rebuild;
 use crate::kafka::{ClusterError, Topics, Watermarks};
-use crate::projection::{Gate, Start};
+use crate::projection::Gate;
 use crate::runtime::reset::topic_ids;
 use crate::runtime::start::made;
 use crate::runtime::topic_watch::TopicIds;
@@ -153,7 +153,7 @@ impl Rebuilder {
             low: log.low,
             first,
             next: mark.next_offset,
-            from_the_oldest: self.projection.start == Start::Earliest,
+            from_the_oldest: !self.projection.may_begin_anywhere(),
         }
         .reads();
         if reads.is_truncated {

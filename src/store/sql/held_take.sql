@@ -3,6 +3,7 @@
 SELECT h.stream, h.id, h.message_topic, h.key, h.payload, h.type, h.occurred_at, h.header_names, h.header_values,
        h.message_partition
 FROM _held h
-JOIN tidegate.unemitted u USING (topic, incarnation, partition, record_offset)
-WHERE u.projection = $1
+JOIN tidegate.unemitted u
+    ON u.projection = $1 AND u.topic = h.topic AND u.incarnation = h.incarnation AND u.partition = h.partition
+   AND h.record_offset >= u.from_offset AND h.record_offset < u.to_offset
 ORDER BY h.number

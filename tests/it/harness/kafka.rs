@@ -379,6 +379,23 @@ impl Sender {
         value: Option<&[u8]>,
         headers: &[(&str, &[u8])],
     ) {
+        self.put(partition, (key, value), headers, None);
+    }
+
+    /// Sends JSON with a timestamp, in milliseconds since 1970.
+    pub(crate) fn send_at(&self, partition: i32, value: &serde_json::Value, timestamp_ms: i64) {
+        let value = value.to_string();
+        let record = (None, Some(value.as_bytes()));
+        self.put(partition, record, &[], Some(timestamp_ms));
+    }
+
+    fn put(
+        &self,
+        partition: i32,
+        (key, value): (Option<&[u8]>, Option<&[u8]>),
+        headers: &[(&str, &[u8])],
+        timestamp_ms: Option<i64>,
+    ) {
         let mut kafka_headers = OwnedHeaders::new();
         for (key, value) in headers {
             kafka_headers = kafka_headers.insert(Header {
@@ -391,6 +408,7 @@ impl Sender {
             .headers(kafka_headers);
         record.key = key;
         record.payload = value;
+        record.timestamp = timestamp_ms;
         loop {
             match self.producer.send(record) {
                 Ok(()) => return,
