@@ -4,6 +4,7 @@
 //! writes as a default: a branch of a union without its name, bytes as a string.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use base64::Engine as _;
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime};
@@ -16,6 +17,13 @@ use super::schema::{Id, Meaning, Schema, Type};
 
 /// So many digits of a number are the same after it was a floating-point one.
 const DIGITS_EXACT: usize = 15;
+
+/// Values inside each other.
+const NESTING_MAX: usize = 128;
+/// Values of a message, and branches of unions that are tried for them.
+const VALUES_MAX: usize = 10_000_000;
+/// The same of a default, which may consist of the defaults of other fields.
+const DEFAULT_VALUES_MAX: usize = 10_000;
 
 /// Where bytes stand in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +39,11 @@ enum Bytes {
 /// What of it does not fit, by its path.
 pub(crate) fn encode(schema: &Schema, json: &Value) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
+    let left = Left::new(VALUES_MAX);
     Writer {
         schema,
         bytes: Bytes::Base64,
+        left: &left,
     }
     .write(schema.root, json, &mut bytes)?;
     Ok(bytes)
@@ -46,20 +56,55 @@ pub(super) fn encode_at(
     json: &Value,
     bytes: &mut Vec<u8>,
 ) -> Result<(), String> {
+    let left = Left::new(DEFAULT_VALUES_MAX);
     Writer {
         schema,
         bytes: Bytes::Default,
+        left: &left,
     }
     .write(id, json, bytes)
+}
+
+/// How much may still be written: a schema can have defaults of defaults without end.
+struct Left {
+    values_max: usize,
+    values: Cell<usize>,
+    nesting: Cell<usize>,
+}
+
+impl Left {
+    fn new(values_max: usize) -> Self {
+        Self {
+            values_max,
+            values: Cell::new(values_max),
+            nesting: Cell::new(NESTING_MAX),
+        }
+    }
 }
 
 struct Writer<'s> {
     schema: &'s Schema,
     bytes: Bytes,
+    left: &'s Left,
 }
 
 impl Writer<'_> {
     fn write(&self, id: Id, json: &Value, out: &mut Vec<u8>) -> Result<(), String> {
+        let (values, nesting) = (self.left.values.get(), self.left.nesting.get());
+        if nesting == 0 {
+            return Err(format!("nested deeper than {NESTING_MAX}"));
+        }
+        if values == 0 {
+            return Err(format!("more than {} values", self.left.values_max));
+        }
+        self.left.values.set(values - 1);
+        self.left.nesting.set(nesting - 1);
+        let written = self.write_value(id, json, out);
+        self.left.nesting.set(nesting);
+        written
+    }
+
+    fn write_value(&self, id: Id, json: &Value, out: &mut Vec<u8>) -> Result<(), String> {
         let of = &self.schema.types[id];
         let refused = || Err(format!("{} is no {}", kind(json), of.name()));
         match (of, json) {
@@ -141,7 +186,11 @@ impl Writer<'_> {
                 for field in fields {
                     let written = match (values.get(&field.name), &field.default) {
                         (Some(value), _) => self.write(field.of, value, out),
-                        (None, Some(default)) => encode_at(self.schema, field.of, default, out),
+                        (None, Some(default)) => Writer {
+                            bytes: Bytes::Default,
+                            ..*self
+                        }
+                        .write(field.of, default, out),
                         (None, None) => Err("missing, and there is no default".to_owned()),
                     };
                     written.map_err(|why| within(&field.name, &why))?;

@@ -32,4 +32,6 @@ pub(crate) struct Limits {
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod tests;

@@ -9,10 +9,13 @@ use std::collections::HashMap;
 use super::Limits;
 use super::datum::Datum;
 use super::encode::encode_at;
-use super::schema::{Id, Meaning, Names, Schema, Type};
+use super::schema::{Id, Meaning, Schema, Type};
 
 pub(super) type SkipId = usize;
 pub(super) type NodeId = usize;
+
+/// Parts of a plan: two schemas can have more pairs of types than anybody needs.
+const PARTS_MAX: usize = 100_000;
 
 /// How a writer's schema is read as a reader's.
 #[derive(Debug)]
@@ -133,21 +136,8 @@ impl Plan {
     /// # Errors
     /// When nothing that is written so can be read so.
     pub(crate) fn new(writer: &Schema, reader: &Schema, wanted: &[Wanted]) -> Result<Self, String> {
-        let mut making = Making {
-            writer,
-            reader,
-            skips: Vec::new(),
-            nodes: Vec::new(),
-            skip_of: HashMap::new(),
-            node_of: HashMap::new(),
-        };
         let paths = wanted.iter().map(|w| (w.path.as_slice(), w.slot)).collect();
-        let root = making.take(writer.root, reader.root, paths);
-        let plan = Self {
-            root,
-            skips: making.skips,
-            nodes: making.nodes,
-        };
+        let plan = Making::new(writer, reader).plan(writer.root, reader.root, paths)?;
         match &plan.root.inside {
             Inside::Refused(why) => Err(why.clone()),
             _ => Ok(plan),
@@ -166,6 +156,11 @@ struct Making<'s> {
     nodes: Vec<Node>,
     skip_of: HashMap<Id, SkipId>,
     node_of: HashMap<(Id, Id), NodeId>,
+    /// What has a place and is not made yet. A list, and no calls into what is inside, since a chain of types may be
+    /// of any length.
+    open_skips: Vec<(SkipId, Id)>,
+    open_nodes: Vec<(NodeId, Id, Id)>,
+    takes: usize,
 }
 
 /// Paths that are wanted from here on, with their slots.
@@ -187,15 +182,58 @@ fn by_step<'w>(paths: &Paths<'w>) -> Vec<(&'w str, Paths<'w>)> {
 }
 
 impl<'s> Making<'s> {
-    fn skip(&mut self, id: Id) -> SkipId {
-        if let Some(known) = self.skip_of.get(&id) {
-            return *known;
+    fn new(writer: &'s Schema, reader: &'s Schema) -> Self {
+        Self {
+            writer,
+            reader,
+            skips: Vec::new(),
+            nodes: Vec::new(),
+            skip_of: HashMap::new(),
+            node_of: HashMap::new(),
+            open_skips: Vec::new(),
+            open_nodes: Vec::new(),
+            takes: 0,
         }
-        let place = self.skips.len();
-        self.skips.push(Skip::Nothing);
-        self.skip_of.insert(id, place);
+    }
+
+    fn plan(mut self, written: Id, read: Id, paths: Paths<'_>) -> Result<Plan, String> {
+        let root = self.take(written, read, paths);
+        while !self.is_too_large()
+            && let Some((place, written, read)) = self.open_nodes.pop()
+        {
+            self.nodes[place] = self.resolve(written, read).unwrap_or_else(Node::Refused);
+        }
+        while let Some((place, written)) = self.open_skips.pop() {
+            self.skips[place] = self.skip_over(written);
+        }
+        match self.is_too_large() {
+            true => Err(format!(
+                "the schema that writes and the one that reads have more than {PARTS_MAX} pairs of types"
+            )),
+            false => Ok(Plan {
+                root,
+                skips: self.skips,
+                nodes: self.nodes,
+            }),
+        }
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.nodes.len() + self.takes > PARTS_MAX
+    }
+
+    fn skip(&mut self, id: Id) -> SkipId {
+        *self.skip_of.entry(id).or_insert_with(|| {
+            let place = self.skips.len();
+            self.skips.push(Skip::Nothing);
+            self.open_skips.push((place, id));
+            place
+        })
+    }
+
+    fn skip_over(&mut self, id: Id) -> Skip {
         let writer = self.writer;
-        let skip = match &writer.types[id] {
+        match &writer.types[id] {
             Type::Null => Skip::Nothing,
             Type::Boolean => Skip::Boolean,
             Type::Int(_) => Skip::Int,
@@ -212,21 +250,17 @@ impl<'s> Making<'s> {
             Type::Record { fields, .. } => {
                 Skip::Record(fields.iter().map(|f| self.skip(f.of)).collect())
             }
-        };
-        self.skips[place] = skip;
-        place
+        }
     }
 
     /// How to read a writer's type as a reader's.
     fn node(&mut self, written: Id, read: Id) -> NodeId {
-        if let Some(known) = self.node_of.get(&(written, read)) {
-            return *known;
-        }
-        let place = self.nodes.len();
-        self.nodes.push(Node::Null);
-        self.node_of.insert((written, read), place);
-        self.nodes[place] = self.resolve(written, read).unwrap_or_else(Node::Refused);
-        place
+        *self.node_of.entry((written, read)).or_insert_with(|| {
+            let place = self.nodes.len();
+            self.nodes.push(Node::Null);
+            self.open_nodes.push((place, written, read));
+            place
+        })
     }
 
     fn resolve(&mut self, written: Id, read: Id) -> Result<Node, String> {
@@ -337,16 +371,8 @@ impl<'s> Making<'s> {
         let Type::Union(branches) = &reader.types[union] else {
             return Ok(union);
         };
-        let named = |of: &Type| -> Option<Names> {
-            match of {
-                Type::Fixed { names, .. }
-                | Type::Enum { names, .. }
-                | Type::Record { names, .. } => Some(names.clone()),
-                _ => None,
-            }
-        };
-        let own = named(from);
-        let same_name = |branch: &&Id| match (&own, named(&reader.types[**branch])) {
+        let own = from.names();
+        let same_name = |branch: &&Id| match (own, reader.types[**branch].names()) {
             (Some(own), Some(other)) => other.is(own),
             _ => false,
         };
@@ -415,6 +441,10 @@ impl<'s> Making<'s> {
     }
 
     fn step(&mut self, written: Id, read: Id, paths: Paths<'_>) -> Step {
+        self.takes += 1;
+        if self.is_too_large() {
+            return Step::Skip(0);
+        }
         Step::Take(self.take(written, read, paths))
     }
 
@@ -548,20 +578,8 @@ impl<'s> Making<'s> {
         let mut bytes = Vec::new();
         encode_at(self.reader, field.of, default, &mut bytes)
             .map_err(|why| format!("the default of field `{}`: {why}", field.name))?;
-        let mut making = Making {
-            writer: self.reader,
-            reader: self.reader,
-            skips: Vec::new(),
-            nodes: Vec::new(),
-            skip_of: HashMap::new(),
-            node_of: HashMap::new(),
-        };
-        let root = making.take(field.of, field.of, paths.to_vec());
-        let plan = Plan {
-            root,
-            skips: making.skips,
-            nodes: making.nodes,
-        };
+        let making = Making::new(self.reader, self.reader);
+        let plan = making.plan(field.of, field.of, paths.to_vec())?;
         let mut found = vec![None; paths.len()];
         let limits = Limits {
             nesting_max: 100,

@@ -1,22 +1,31 @@
 //! A schema in a form that is easy to walk: types in one list, names resolved.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
 use std::panic::catch_unwind;
 
-use apache_avro::rabin::Rabin;
-use apache_avro::schema::{InnerDecimalSchema, Name, RecordSchema, UuidSchema};
+use apache_avro::schema::{InnerDecimalSchema, Name, UuidSchema};
+use serde_json::{Value, json};
 
 use super::datum::Unit;
+use super::encode::encode_at;
 
 /// A type's place in its schema.
 pub(super) type Id = usize;
+
+/// Levels of JSON in a schema's text: the parser of JSON stops there, and what calls itself for what is inside stops
+/// with it.
+const TEXT_NESTING_MAX: usize = 127;
+/// Types of a schema, with all that it refers to.
+const TYPES_MAX: usize = 10_000;
+/// Where a field's default waits until it is wanted.
+const DEFAULT: &str = "\0default";
 
 /// A schema with all names that it refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct Schema {
     pub(super) types: Vec<Type>,
     pub(super) root: Id,
-    fingerprint: [u8; 8],
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +82,7 @@ pub(super) struct Names {
 pub(super) struct Field {
     pub(super) name: String,
     pub(super) aliases: Vec<String>,
-    pub(super) default: Option<serde_json::Value>,
+    pub(super) default: Option<Value>,
     pub(super) of: Id,
 }
 
@@ -138,49 +147,153 @@ impl Kind {
 }
 
 impl Schema {
-    /// Reads a schema, and those that it refers to by name.
+    /// Reads a schema. Each of those that it refers to by name comes after what it refers to itself.
+    ///
+    /// What is nested in a text is bounded, and only that is gone into by calls: a chain of names, within a schema or
+    /// from one to another, may be of any length.
     ///
     /// # Errors
     /// What is wrong with it.
     pub(crate) fn parse(text: &str, references: &[&str]) -> Result<Self, String> {
-        // The text is anybody's who may register a schema; a panic must not end a writer.
-        let parsed = catch_unwind(|| -> Result<_, String> {
-            let (schema, others) =
-                apache_avro::Schema::parse_str_with_list(text, references).map_err(why)?;
-            let fingerprint = match others.is_empty() {
-                true => schema.fingerprint::<Rabin>(),
-                false => {
-                    let whole = schema.independent_canonical_form(&others).map_err(why)?;
-                    let whole = apache_avro::Schema::parse_str(&whole).map_err(why)?;
-                    whole.fingerprint::<Rabin>()
-                }
-            };
-            Ok((schema, others, fingerprint.bytes))
+        let texts = references.iter().chain([&text]);
+        let fields = texts.enumerate().map(|(at, text)| {
+            let mut of = tree(text)?;
+            put_defaults_aside(&mut of);
+            Ok::<_, String>(json!({"name": format!("f{at}"), "type": of}))
         });
-        let (schema, others, fingerprint) =
-            parsed.map_err(|_| "the schema makes the parser panic".to_owned())??;
+        let fields: Vec<Value> = fields.collect::<Result<_, _>>()?;
+        // As the fields of one record, so that the parser meets each name after its definition. Given a list, it would
+        // go from one to the next by calls, as far as they lead.
+        let all = json!({"type": "record", "name": "all", "fields": fields});
+        // The text is anybody's who may register a schema; a panic must not end a writer.
+        let parsed = catch_unwind(|| apache_avro::Schema::parse(&all).map_err(why));
+        let parsed = parsed.map_err(|_| "the schema makes the parser panic".to_owned())??;
+        let apache_avro::Schema::Record(all) = parsed else {
+            return Err("not read as a schema".to_owned());
+        };
         let mut definitions = HashMap::new();
-        for schema in others.iter().chain([&schema]) {
-            define(schema, &mut definitions)?;
+        for field in &all.fields {
+            define(&field.schema, &mut definitions)?;
         }
+        let Some(schema) = all.fields.last() else {
+            return Err("not read as a schema".to_owned());
+        };
         let mut types = Types {
             definitions,
             known: HashMap::new(),
             types: Vec::new(),
+            open: Vec::new(),
         };
-        let root = types.add(&schema)?;
+        let root = types.add(&schema.schema)?;
         Ok(Self {
-            types: types.types,
+            types: types.all()?,
             root,
-            fingerprint: fingerprint
-                .try_into()
-                .map_err(|_| "a fingerprint of another length than 8".to_owned())?,
         })
+    }
+
+    /// Whether the default of each field is a value of its type.
+    ///
+    /// # Errors
+    /// Which one is not, and why.
+    pub(crate) fn check_defaults(&self) -> Result<(), String> {
+        for of in &self.types {
+            let Type::Record { names, fields } = of else {
+                continue;
+            };
+            for field in fields {
+                if let Some(default) = &field.default {
+                    encode_at(self, field.of, default, &mut Vec::new()).map_err(|why| {
+                        format!(
+                            "the default of field `{}` of record `{}`: {why}",
+                            field.name, names.full
+                        )
+                    })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// CRC-64-AVRO, as single-object encoding has it.
     pub(crate) fn fingerprint(&self) -> [u8; 8] {
-        self.fingerprint
+        const EMPTY: u64 = 0xc15d_213a_a4d7_a795;
+        let mut sum = EMPTY;
+        for byte in self.canonical().bytes() {
+            sum ^= u64::from(byte);
+            for _ in 0..8 {
+                sum = (sum >> 1) ^ if sum & 1 == 1 { EMPTY } else { 0 };
+            }
+        }
+        sum.to_le_bytes()
+    }
+
+    /// The parsing canonical form: a type is written out where it is met first, and named from then on.
+    fn canonical(&self) -> String {
+        enum Part {
+            Text(String),
+            Type(Id),
+        }
+        let quoted = |text: &str| Value::from(text).to_string();
+        let text = |text: &str| Part::Text(text.to_owned());
+        let mut canonical = String::new();
+        let mut written = HashSet::new();
+        let mut open = vec![Part::Type(self.root)];
+        while let Some(part) = open.pop() {
+            let id = match part {
+                Part::Text(text) => {
+                    canonical.push_str(&text);
+                    continue;
+                }
+                Part::Type(id) => id,
+            };
+            let mut parts = Vec::new();
+            let of = &self.types[id];
+            let full = of.names().map(|names| quoted(&names.full));
+            match (of, full) {
+                (_, Some(full)) if !written.insert(id) => parts.push(Part::Text(full)),
+                (Type::Record { fields, .. }, Some(full)) => {
+                    parts.push(Part::Text(format!(
+                        r#"{{"name":{full},"type":"record","fields":["#
+                    )));
+                    for (at, field) in fields.iter().enumerate() {
+                        let comma = if at == 0 { "" } else { "," };
+                        let name = quoted(&field.name);
+                        parts.push(Part::Text(format!(r#"{comma}{{"name":{name},"type":"#)));
+                        parts.push(Part::Type(field.of));
+                        parts.push(text("}"));
+                    }
+                    parts.push(text("]}"));
+                }
+                (Type::Enum { symbols, .. }, Some(full)) => {
+                    let symbols: Vec<String> = symbols.iter().map(|s| quoted(s)).collect();
+                    let symbols = symbols.join(",");
+                    parts.push(Part::Text(format!(
+                        r#"{{"name":{full},"type":"enum","symbols":[{symbols}]}}"#
+                    )));
+                }
+                (Type::Fixed { size, .. }, Some(full)) => parts.push(Part::Text(format!(
+                    r#"{{"name":{full},"type":"fixed","size":{size}}}"#
+                ))),
+                (Type::Array(items), _) => {
+                    parts.push(text(r#"{"type":"array","items":"#));
+                    parts.extend([Part::Type(*items), text("}")]);
+                }
+                (Type::Map(values), _) => {
+                    parts.push(text(r#"{"type":"map","values":"#));
+                    parts.extend([Part::Type(*values), text("}")]);
+                }
+                (Type::Union(branches), _) => {
+                    for (at, branch) in branches.iter().enumerate() {
+                        parts.push(text(if at == 0 { "[" } else { "," }));
+                        parts.push(Part::Type(*branch));
+                    }
+                    parts.push(text(if branches.is_empty() { "[]" } else { "]" }));
+                }
+                (of, _) => parts.push(Part::Text(quoted(of.base()))),
+            }
+            open.extend(parts.into_iter().rev());
+        }
+        canonical
     }
 
     /// The full name, if it is a record's.
@@ -267,23 +380,47 @@ impl Type {
         }
     }
 
-    /// As the specification calls it, for errors.
+    /// Of a type that has a name.
+    pub(super) fn names(&self) -> Option<&Names> {
+        match self {
+            Self::Fixed { names, .. } | Self::Enum { names, .. } | Self::Record { names, .. } => {
+                Some(names)
+            }
+            _ => None,
+        }
+    }
+
+    /// As the specification calls it, without what it means.
+    fn base(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Boolean => "boolean",
+            Self::Int(_) => "int",
+            Self::Long(_) => "long",
+            Self::Float => "float",
+            Self::Double => "double",
+            Self::Bytes(_) => "bytes",
+            Self::String(_) => "string",
+            Self::Fixed { .. } => "fixed",
+            Self::Enum { .. } => "enum",
+            Self::Array(_) => "array",
+            Self::Map(_) => "map",
+            Self::Union(_) => "union",
+            Self::Record { .. } => "record",
+        }
+    }
+
+    /// The same for errors.
     pub(super) fn name(&self) -> String {
         match self {
-            Self::Null => "null".to_owned(),
-            Self::Boolean => "boolean".to_owned(),
-            Self::Int(meaning) => meaning.of("int"),
-            Self::Long(meaning) => meaning.of("long"),
-            Self::Float => "float".to_owned(),
-            Self::Double => "double".to_owned(),
-            Self::Bytes(meaning) => meaning.of("bytes"),
-            Self::String(meaning) => meaning.of("string"),
+            Self::Int(meaning)
+            | Self::Long(meaning)
+            | Self::Bytes(meaning)
+            | Self::String(meaning) => meaning.of(self.base()),
             Self::Fixed { names, size, .. } => format!("fixed `{}` of {size} bytes", names.full),
             Self::Enum { names, .. } => format!("enum `{}`", names.full),
-            Self::Array(_) => "array".to_owned(),
-            Self::Map(_) => "map".to_owned(),
-            Self::Union(_) => "union".to_owned(),
             Self::Record { names, .. } => format!("record `{}`", names.full),
+            _ => self.base().to_owned(),
         }
     }
 }
@@ -350,21 +487,88 @@ fn define<'s>(
     }
 }
 
+/// Reads the text of a schema as JSON.
+fn tree(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| {
+        let why = error.to_string();
+        match why.contains("recursion limit") {
+            true => format!("the schema is nested deeper than {TEXT_NESTING_MAX} levels of JSON"),
+            false => format!("the schema is no JSON: {why}"),
+        }
+    })
+}
+
+/// Renames the defaults of fields. The parser compares them with their types, and goes into the defaults of what
+/// is inside by calls, as far as they lead.
+fn put_defaults_aside(of: &mut Value) {
+    match of {
+        Value::Array(branches) => branches.iter_mut().for_each(put_defaults_aside),
+        Value::Object(of) => {
+            for inside in ["type", "items", "values"] {
+                if let Some(inside) = of.get_mut(inside) {
+                    put_defaults_aside(inside);
+                }
+            }
+            let fields = of.get_mut("fields").and_then(Value::as_array_mut);
+            for field in fields.into_iter().flatten() {
+                put_defaults_aside(field);
+                if let Value::Object(field) = field
+                    && let Some(default) = field.remove("default")
+                {
+                    field.insert(DEFAULT.to_owned(), default);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 struct Types<'s> {
     definitions: HashMap<String, &'s apache_avro::Schema>,
     known: HashMap<String, Id>,
     types: Vec<Type>,
+    /// Whose places are given and whose insides are not read yet.
+    open: Vec<(Id, &'s apache_avro::Schema)>,
 }
 
 impl<'s> Types<'s> {
-    fn push(&mut self, of: Type) -> Id {
-        self.types.push(of);
-        self.types.len() - 1
+    /// Gives a type its place.
+    fn add(&mut self, schema: &'s apache_avro::Schema) -> Result<Id, String> {
+        let schema = match schema {
+            apache_avro::Schema::Ref { name } => {
+                let name = name.fullname(None);
+                match self.definitions.get(&name) {
+                    Some(definition) => definition,
+                    None => return Err(format!("`{name}` is not defined")),
+                }
+            }
+            other => other,
+        };
+        let id = self.types.len();
+        if let Some(name) = schema.name() {
+            match self.known.entry(name.fullname(None)) {
+                Entry::Occupied(known) => return Ok(*known.get()),
+                Entry::Vacant(new) => new.insert(id),
+            };
+        }
+        if id == TYPES_MAX {
+            return Err(format!("the schema has more than {TYPES_MAX} types"));
+        }
+        self.types.push(Type::Null);
+        self.open.push((id, schema));
+        Ok(id)
     }
 
-    fn add(&mut self, schema: &'s apache_avro::Schema) -> Result<Id, String> {
+    fn all(mut self) -> Result<Vec<Type>, String> {
+        while let Some((id, schema)) = self.open.pop() {
+            self.types[id] = self.read(schema)?;
+        }
+        Ok(self.types)
+    }
+
+    fn read(&mut self, schema: &'s apache_avro::Schema) -> Result<Type, String> {
         use apache_avro::Schema as Avro;
-        let of = match schema {
+        Ok(match schema {
             Avro::Null => Type::Null,
             Avro::Boolean => Type::Boolean,
             Avro::Int => Type::Int(Meaning::Plain),
@@ -380,7 +584,21 @@ impl<'s> Types<'s> {
                 let branches = union.variants().iter().map(|branch| self.add(branch));
                 Type::Union(branches.collect::<Result<_, _>>()?)
             }
-            Avro::Record(record) => return self.record(schema, record),
+            Avro::Record(record) => {
+                let fields = record.fields.iter().map(|field| {
+                    Ok(Field {
+                        name: field.name.clone(),
+                        aliases: field.aliases.clone(),
+                        default: field.custom_attributes.get(DEFAULT).cloned(),
+                        of: self.add(&field.schema)?,
+                    })
+                });
+                let fields = fields.collect::<Result<_, String>>()?;
+                Type::Record {
+                    names: names(schema, &record.name),
+                    fields,
+                }
+            }
             Avro::Enum(of) => {
                 if let Some(default) = &of.default
                     && !of.symbols.contains(default)
@@ -419,51 +637,13 @@ impl<'s> Types<'s> {
             Avro::LocalTimestampMicros => Type::Long(Meaning::LocalTimestamp(Unit::Micros)),
             Avro::LocalTimestampNanos => Type::Long(Meaning::LocalTimestamp(Unit::Nanos)),
             Avro::Duration(of) => fixed(schema, of, Meaning::Duration),
-            Avro::Ref { name } => return self.named(&name.fullname(None)),
-        };
-        let name = match &of {
-            Type::Enum { names, .. } | Type::Fixed { names, .. } => Some(names.full.clone()),
-            _ => None,
-        };
-        let id = self.push(of);
-        if let Some(name) = name {
-            self.known.insert(name, id);
-        }
-        Ok(id)
-    }
-
-    fn named(&mut self, name: &str) -> Result<Id, String> {
-        if let Some(id) = self.known.get(name) {
-            return Ok(*id);
-        }
-        match self.definitions.get(name) {
-            Some(definition) => self.add(definition),
-            None => Err(format!("`{name}` is not defined")),
-        }
-    }
-
-    fn record(
-        &mut self,
-        schema: &'s apache_avro::Schema,
-        record: &'s RecordSchema,
-    ) -> Result<Id, String> {
-        let names = names(schema, &record.name);
-        if let Some(id) = self.known.get(&names.full) {
-            return Ok(*id);
-        }
-        let id = self.push(Type::Null);
-        self.known.insert(names.full.clone(), id);
-        let mut fields = Vec::with_capacity(record.fields.len());
-        for field in &record.fields {
-            fields.push(Field {
-                name: field.name.clone(),
-                aliases: field.aliases.clone(),
-                default: field.default.clone(),
-                of: self.add(&field.schema)?,
-            });
-        }
-        self.types[id] = Type::Record { names, fields };
-        Ok(id)
+            Avro::Ref { name } => {
+                return Err(format!(
+                    "`{}` is another name for itself",
+                    name.fullname(None)
+                ));
+            }
+        })
     }
 }
 

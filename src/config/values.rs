@@ -483,7 +483,8 @@ fn read_schema(files: Vec<Setting>, sources: &mut Sources<'_>) -> Option<Arc<Sch
     }
     let ((name, text), references) = texts.split_last()?;
     let references: Vec<&str> = references.iter().map(|(_, text)| &**text).collect();
-    match Schema::parse(text, &references) {
+    let schema = Schema::parse(text, &references);
+    match schema.and_then(|schema| schema.check_defaults().map(|()| schema)) {
         Ok(schema) => Some(Arc::new(schema)),
         Err(why) => {
             let cure = match references.is_empty() {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::Settings;
 
-/// The longest answer that is read.
+/// The longest answer that is read, and the most that is read of a schema with those it refers to.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// The most schemas that one refers to, over all steps.
 const REFERENCES_MAX: usize = 200;
@@ -134,8 +134,14 @@ impl Client {
         }
         let mut references = Vec::new();
         let mut asked = BTreeSet::new();
-        let mut open = registered.references;
-        while let Some(Reference { subject, version }) = open.pop() {
+        let mut bytes = registered.schema.len();
+        // Depth first, so that each comes after those that it refers to itself.
+        let mut open = vec![(None, registered.references.into_iter())];
+        while let Some((_, further)) = open.last_mut() {
+            let Some(Reference { subject, version }) = further.next() else {
+                references.extend(open.pop().and_then(|(text, _)| text));
+                continue;
+            };
             // A schema may be referred to on several ways, and even by itself.
             if !asked.insert((subject.clone(), version)) {
                 continue;
@@ -147,8 +153,14 @@ impl Client {
             let path = format!("subjects/{}/versions/{version}", escaped(&subject));
             match self.anyone(&path).await? {
                 Said::This(referred) => {
-                    references.push(referred.schema);
-                    open.extend(referred.references);
+                    bytes += referred.schema.len();
+                    if bytes > ANSWER_BYTES_MAX {
+                        let why = format!(
+                            "it has more than {ANSWER_BYTES_MAX} bytes with those it refers to"
+                        );
+                        return Ok(Answer::Unusable(why));
+                    }
+                    open.push((Some(referred.schema), referred.references.into_iter()));
                 }
                 Said::Nothing => {
                     let why = format!(
