@@ -5,6 +5,7 @@
 
 mod columns;
 mod membership;
+mod memory;
 mod problems;
 mod projections;
 mod section;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+pub(crate) use memory::{Memory, Shares};
 pub(crate) use problems::{Place, Problems};
 pub(crate) use section::{File, Shown};
 use section::{Section, Setting, Sources};
@@ -43,6 +45,7 @@ pub(crate) struct Config {
     pub(crate) timeouts: Timeouts,
     pub(crate) apply: Apply,
     pub(crate) relay: Relay,
+    pub(crate) memory: Memory,
     pub(crate) schema_registry: Option<registry::Settings>,
     /// Where questions about this process are answered, if anywhere.
     pub(crate) http: Option<SocketAddr>,
@@ -142,6 +145,7 @@ pub(crate) struct Draft {
     pub(crate) postgres: Option<(String, Timeouts)>,
     apply: Option<Apply>,
     relay: Option<Relay>,
+    memory: Option<Memory>,
     schema_registry: Option<registry::Settings>,
     http: Option<SocketAddr>,
     keep_letters: Duration,
@@ -154,8 +158,11 @@ impl Draft {
     /// # Errors
     /// All problems at once.
     pub(crate) fn into_config(self) -> Result<Config, Error> {
-        match (self.kafka, self.postgres, self.apply, self.relay) {
-            (Some(kafka), Some(postgres), Some(apply), Some(relay)) if self.problems.is_empty() => {
+        let of_process = self.apply.zip(self.relay).zip(self.memory);
+        match (self.kafka, self.postgres, of_process) {
+            (Some(kafka), Some(postgres), Some(((apply, relay), memory)))
+                if self.problems.is_empty() =>
+            {
                 let (postgres_url, timeouts) = postgres;
                 Ok(Config {
                     kafka: kafka.connection,
@@ -166,6 +173,7 @@ impl Draft {
                     timeouts,
                     apply,
                     relay,
+                    memory,
                     schema_registry: self.schema_registry,
                     http: self.http,
                     keep_letters: self.keep_letters,
@@ -326,6 +334,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let postgres = top.table("postgres", sources);
     let apply = top.table("apply", sources);
     let relay = top.table("relay", sources);
+    let memory = top.table("memory", sources);
     let outbox = top.table("outbox", sources);
     let dead_letters = top.table("dead_letters", sources);
     let schema_registry = top.table("schema_registry", sources);
@@ -341,6 +350,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.postgres = read_postgres(postgres, sources);
     draft.apply = Some(apply);
     draft.relay = Some(read_relay(relay, sources));
+    draft.memory = Some(memory::read(memory, sources));
     draft.keep_messages = read_outbox(outbox, sources);
     draft.http = read_http(http, sources);
     draft.keep_letters = read_dead_letters(dead_letters, sources);

@@ -621,12 +621,12 @@ fn columns_have_two_forms() {
         "{ a = { type = \"text\", from = \"b\", nul = true } }",
         &[
             "9:41 `from`: `b` is not a source",
-            "9:46 `columns.a.nul` is not a setting",
+            "9:46 `projections.p.columns.a.nul` is not a setting",
         ],
     );
     check_columns(
         "{ a = { type = \"text\", nullable = 1 } }",
-        &["9:45 `columns.a.nullable` cannot be `1`"],
+        &["9:45 `projections.p.columns.a.nullable` cannot be `1`"],
     );
     check_columns(
         "{ a = \"text\", _b = \"text\", C = \"text\" }",
@@ -1146,6 +1146,20 @@ fn an_address_to_listen_at_has_a_port() {
         "listn = \"127.0.0.1:9600\"",
         &["7:1 `http.listn` is not a setting"],
     );
+}
+
+#[test]
+fn a_memory_budget_is_a_size() {
+    let budget = |text: &str| good(&format!("{GOOD}{text}"), &[]).memory.budget;
+    assert_eq!(budget(""), 512 << 20);
+    assert_eq!(budget("[memory]\nbudget = \"64MB\"\n"), 64 << 20);
+    for wrong in ["512", "31MB", "1TB", "-1MB"] {
+        check_line(
+            "memory",
+            &format!("budget = \"{wrong}\""),
+            &[&format!("7:10 `memory.budget` cannot be `{wrong}`")],
+        );
+    }
 }
 
 #[test]

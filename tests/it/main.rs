@@ -38,6 +38,8 @@ mod history;
 mod http;
 mod kinds;
 mod log_shape;
+mod logs;
+mod memory;
 mod operate;
 mod outage;
 mod outbox;
