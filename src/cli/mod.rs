@@ -16,6 +16,7 @@ macro_rules! println {
 }
 
 mod accept_topic;
+mod admin;
 mod check;
 mod completions;
 mod config_show;

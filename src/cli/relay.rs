@@ -19,7 +19,7 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     log(&arguments.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
     let board = Board::new(config.http.is_some());
-    answer_questions(&config, &board).await?;
+    answer_questions(&config, &board, None).await?;
     runtime::run_relay(config, board, stop)
         .await
         .map_err(|error| Failed::new(code(&error), error))

@@ -4,6 +4,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use std::sync::Arc;
+
+use super::admin::Remote;
 use super::log::{LogArguments, log};
 use super::{
     CODE_GROUP, CODE_INSTANCE_ID, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done,
@@ -11,7 +14,7 @@ use super::{
 };
 use crate::config::Config;
 use crate::health::{Board, Verdict};
-use crate::http;
+use crate::http::{self, Admin};
 use crate::kafka::MemberError;
 use crate::projection::Registry;
 use crate::runtime::{self, RunError};
@@ -46,15 +49,22 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     log(&arguments.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
     let board = Board::new(config.http.is_some());
-    answer_questions(&config, &board).await?;
+    let admin = match &config.http {
+        Some(http) if http.admin => Some(Admin {
+            token: http.admin_token.clone(),
+            operations: Arc::new(Remote::new(&config, &projections)?),
+        }),
+        _ => None,
+    };
+    answer_questions(&config, &board, admin).await?;
     runtime::run(config, projections, board, stop)
         .await
         .map_err(|error| Failed::new(code(&error), error))
 }
 
 /// Serves HTTP from now on, if that is wanted.
-pub(super) async fn answer_questions(config: &Config, board: &Board) -> Done {
-    let Some(address) = config.http else {
+pub(super) async fn answer_questions(config: &Config, board: &Board, admin: Option<Admin>) -> Done {
+    let Some(address) = config.http.as_ref().map(|http| http.listen) else {
         return Ok(());
     };
     let server = http::Server::bind(address).await.map_err(|error| {
@@ -62,7 +72,7 @@ pub(super) async fn answer_questions(config: &Config, board: &Board) -> Done {
         Failed::new(CODE_TRY_AGAIN, error)
     })?;
     let verdict = Verdict::new(config.timeouts.transaction());
-    server.serve(board.clone(), verdict);
+    server.serve(board.clone(), verdict, admin);
     Ok(())
 }
 

@@ -18,6 +18,7 @@ mod harness;
 #[path = "../../src/failpoint.rs"]
 mod failpoint;
 
+mod admin;
 mod apply;
 mod avro;
 mod avro_ledger;
