@@ -48,10 +48,7 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     let cluster = Cluster::new(&config.kafka)?;
     let mut connection = connect(&database).await?;
     let who = who("accept-topic");
-    let operator = Operator {
-        who: &who,
-        timeouts: &database.timeouts,
-    };
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
     let accept = runtime::accept_topic(
         &mut connection,
         &cluster,

@@ -3,10 +3,11 @@
 use comfy_table::ContentArrangement;
 use serde_json::json;
 
-use super::output::{excerpt, table};
+use super::output::{counted, excerpt, table};
 use super::{CODE_CONFIGURATION, ConfigArgument, Done, Failed, environment};
 use crate::config::{self, Shown};
 use crate::engine::redact::{Secrets, is_secret, passwords_of_url};
+use crate::projection::Registry;
 
 /// A longer value is cut in the table; SQL, say.
 const VALUE_MAX: usize = 60;
@@ -28,7 +29,7 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-pub(super) fn execute(command: &Command) -> Done {
+pub(super) fn execute(command: &Command, registry: Registry) -> Done {
     let Command::Show(arguments) = command;
     let mut draft = config::draft(&arguments.config.config, environment());
     let shown = std::mem::take(&mut draft.shown);
@@ -37,6 +38,8 @@ pub(super) fn execute(command: &Command) -> Done {
         .into_config()
         .map_err(|error| Failed::new(CODE_CONFIGURATION, error))?;
     let secrets = config.secrets();
+    let projections = config.projections.len() + registry.into_projections().len();
+    let memory = config.memory.shown(projections, config.apply.writers);
     let rows = shown.iter().map(|setting| {
         let place = setting.place.as_ref();
         let from = place.map_or("default".to_owned(), ToString::to_string);
@@ -45,7 +48,13 @@ pub(super) fn execute(command: &Command) -> Done {
     if arguments.json {
         let settings = rows
             .map(|(path, value, from)| json!({ "setting": path, "value": value, "from": from }));
-        let json = json!({ "settings": settings.collect::<Vec<_>>() });
+        let memory = memory
+            .iter()
+            .map(|(what, bytes, _)| ((*what).to_owned(), json!(bytes)));
+        let json = json!({
+            "settings": settings.collect::<Vec<_>>(),
+            "memory": memory.collect::<serde_json::Map<_, _>>(),
+        });
         println!("{json:#}");
         return Ok(());
     }
@@ -57,6 +66,13 @@ pub(super) fn execute(command: &Command) -> Done {
         table.add_row([path, &excerpt(&line, VALUE_MAX), &from]);
     }
     println!("{table}");
+    println!(
+        "\nof `memory.budget`, with {}:",
+        counted(projections, "projection")
+    );
+    for (_, _, text) in memory {
+        println!("  {text}");
+    }
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! `tidegate dead-letters`: records that could not be applied.
 
+use std::sync::Arc;
+
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
@@ -13,10 +15,12 @@ use super::{
 use crate::codec::Decoder;
 use crate::engine::Class;
 use crate::engine::parking::Reason;
+use crate::engine::redact::Secrets;
 use crate::projection::{Gate, Projection, Registry};
+use crate::registry::Registry as SchemaRegistry;
 use crate::runtime::{self, LetterError, Operator, Queue, RedriveError, Redriven, Redriver, Role};
-use crate::store;
 use crate::store::dead_letter::{self, Filter, Listed};
+use crate::store::{self, Database};
 
 /// Letters that one command takes in hand, at most.
 const LETTERS_MAX: i64 = 1_000_000;
@@ -61,16 +65,16 @@ struct List {
 }
 
 #[derive(Debug, Default, clap::Args)]
-struct Which {
+pub(super) struct Which {
     /// Only those of this entity
     #[arg(long)]
-    entity: Option<String>,
+    pub(super) entity: Option<String>,
     /// Only those with this reason
     #[arg(long, value_parser = reason)]
-    reason: Option<Reason>,
+    pub(super) reason: Option<Reason>,
     /// Only this one
     #[arg(long, value_name = "NUMBER")]
-    number: Option<i64>,
+    pub(super) number: Option<i64>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -113,7 +117,7 @@ struct Discard {
     config: ConfigArgument,
 }
 
-fn reason(text: &str) -> Result<Reason, String> {
+pub(super) fn reason(text: &str) -> Result<Reason, String> {
     let found = Reason::ALL.into_iter().find(|reason| reason.name() == text);
     found.ok_or_else(|| {
         let names: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
@@ -122,7 +126,7 @@ fn reason(text: &str) -> Result<Reason, String> {
 }
 
 impl Which {
-    fn filter(&self, projection: Option<&str>, all: bool) -> Filter {
+    pub(super) fn filter(&self, projection: Option<&str>, all: bool) -> Filter {
         Filter {
             projection: projection.map(str::to_owned),
             entity: self.entity.clone(),
@@ -348,56 +352,25 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
         }
         return Ok(());
     }
-    let owner = format!("cli-{}", std::process::id());
     let schemas = schema_registry(&config, &database)?;
-    let settled = runtime::settle_outgoing(projection, schemas.as_ref()).await;
-    settled.map_err(|why| Failed::new(CODE_TRY_AGAIN, anyhow::anyhow!(why)))?;
-    let decoder = Decoder::new(projection, schemas.as_ref());
-    let secrets = config.secrets();
-    let mut redriver = Redriver {
-        role: Role::Live,
+    let redriving = Redriving {
         projection,
-        decoder: &decoder,
-        timeouts: database.timeouts,
-        owner: &owner,
-        secrets: &secrets,
-        letters_max: runtime::LETTERS_MAX,
+        database: &database,
+        schemas: schemas.as_ref(),
+        secrets: &config.secrets(),
+        rate: arguments.rate,
     };
-    let queues = queues(&redriver, &mut connection, &letters).await?;
-    let length = |queue: &Queue| match queue {
-        Queue::Entities(entities) => entities.len() as u64,
-        Queue::Letter(_) => 1,
-    };
-    let entities = queues.iter().map(length).sum();
-    let bar = ProgressBar::with_draw_target(Some(entities), ProgressDrawTarget::stderr());
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     if let Ok(style) =
         ProgressStyle::with_template("{bar:30} {pos}/{len} entities, {elapsed}, {eta} left")
     {
         bar.set_style(style);
     }
-    let mut total = Redriven::default();
-    for queue in &queues {
-        let began = std::time::Instant::now();
-        let redriven = loop {
-            match redriver.redrive(&mut connection, queue).await {
-                // What was committed is not tried again; fewer at once may do.
-                Err(RedriveError::Store(store::Error::Deadline(..)))
-                    if redriver.letters_max > 1 =>
-                {
-                    redriver.letters_max = runtime::fewer(redriver.letters_max);
-                    connection = connect(&database).await?;
-                }
-                done => break done.map_err(redrive_failed)?,
-            }
-        };
-        bar.inc(length(queue));
-        if let Some(rate) = arguments.rate.filter(|rate| *rate > 0) {
-            let due =
-                std::time::Duration::from_secs_f64(redriven.resolved() as f64 / f64::from(rate));
-            tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
-        }
-        total.add(redriven);
-    }
+    let tell = |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    };
+    let total = redriving.redrive(&letters, tell).await?;
     bar.finish_and_clear();
     println!(
         "applied {}, stale {}, duplicate {}, filtered {}; {} messages",
@@ -414,6 +387,73 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
     }
     let error = anyhow::anyhow!("{} failed again; they keep their place", total.failed.len());
     Err(Failed::new(CODE_NEEDS_A_PERSON, error))
+}
+
+/// How letters are applied again, for whoever asks for it.
+pub(super) struct Redriving<'a> {
+    pub(super) projection: &'a Projection,
+    pub(super) database: &'a Database,
+    pub(super) schemas: Option<&'a Arc<SchemaRegistry>>,
+    pub(super) secrets: &'a Secrets,
+    /// Letters in a second, at most.
+    pub(super) rate: Option<u32>,
+}
+
+impl Redriving<'_> {
+    /// Applies letters again, each entity's in order. `tell` hears how many entities are done, and of how many.
+    pub(super) async fn redrive(
+        &self,
+        letters: &[Listed],
+        tell: impl Fn(u64, u64),
+    ) -> Result<Redriven, Failed> {
+        let (projection, database) = (self.projection, self.database);
+        let owner = format!("cli-{}", std::process::id());
+        let settled = runtime::settle_outgoing(projection, self.schemas).await;
+        settled.map_err(|why| Failed::new(CODE_TRY_AGAIN, anyhow::anyhow!(why)))?;
+        let decoder = Decoder::new(projection, self.schemas);
+        let mut redriver = Redriver {
+            role: Role::Live,
+            projection,
+            decoder: &decoder,
+            timeouts: database.timeouts,
+            owner: &owner,
+            secrets: self.secrets,
+            letters_max: runtime::LETTERS_MAX,
+        };
+        let mut connection = connect(database).await?;
+        let queues = queues(&redriver, &mut connection, letters).await?;
+        let length = |queue: &Queue| match queue {
+            Queue::Entities(entities) => entities.len() as u64,
+            Queue::Letter(_) => 1,
+        };
+        let (mut done, all) = (0, queues.iter().map(length).sum());
+        let mut total = Redriven::default();
+        for queue in &queues {
+            let began = std::time::Instant::now();
+            let redriven = loop {
+                match redriver.redrive(&mut connection, queue).await {
+                    // What was committed is not tried again; fewer at once may do.
+                    Err(RedriveError::Store(store::Error::Deadline(..)))
+                        if redriver.letters_max > 1 =>
+                    {
+                        redriver.letters_max = runtime::fewer(redriver.letters_max);
+                        connection = connect(database).await?;
+                    }
+                    done => break done.map_err(redrive_failed)?,
+                }
+            };
+            done += length(queue);
+            tell(done, all);
+            if let Some(rate) = self.rate.filter(|rate| *rate > 0) {
+                let due = std::time::Duration::from_secs_f64(
+                    redriven.resolved() as f64 / f64::from(rate),
+                );
+                tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
+            }
+            total.add(redriven);
+        }
+        Ok(total)
+    }
 }
 
 /// What to redrive together: whole entities, and letters that have none.
@@ -478,10 +518,7 @@ async fn execute_discard(arguments: Discard, registry: Registry) -> Done {
         return Ok(());
     }
     let who = who("dead-letters discard");
-    let operator = Operator {
-        who: &who,
-        timeouts: &database.timeouts,
-    };
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
     let moves_gates = matches!(projection.gate, Gate::Next { .. });
     let (name, why) = (&arguments.projection, &arguments.why);
     let done = runtime::discard(&mut connection, projection, &letters, why, operator).await;

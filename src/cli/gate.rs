@@ -47,10 +47,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     }
     let mut connection = connect(&database).await?;
     let who = who("gate accept-gap");
-    let operator = Operator {
-        who: &who,
-        timeouts: &database.timeouts,
-    };
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
     let done =
         runtime::accept_gap(&mut connection, find(&all, projection)?, entity, operator).await;
     let (operation, before, first) = done.map_err(letter_failed)?;

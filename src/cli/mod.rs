@@ -16,6 +16,7 @@ macro_rules! println {
 }
 
 mod accept_topic;
+mod admin;
 mod check;
 mod completions;
 mod config_show;
@@ -24,6 +25,7 @@ mod demo;
 mod doctor;
 mod explain;
 mod gate;
+mod log;
 mod man;
 mod migrate;
 mod outbox;
@@ -246,7 +248,7 @@ async fn execute(command: Command, registry: Registry) -> Done {
         Command::Run(arguments) => run::execute(arguments, registry).await,
         Command::Relay(arguments) => relay::execute(arguments).await,
         Command::Migrate(arguments) => migrate::execute(arguments).await,
-        Command::Config(command) => config_show::execute(&command),
+        Command::Config(command) => config_show::execute(&command, registry),
         Command::Doctor(arguments) => doctor::execute(arguments, registry).await,
         Command::Check(arguments) => check::execute(arguments, registry).await,
         Command::Test(arguments) => test::execute(arguments, registry).await,

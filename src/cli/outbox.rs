@@ -364,10 +364,7 @@ async fn execute_release(arguments: Release) -> Done {
         return Ok(());
     }
     let who = who("outbox release");
-    let operator = Operator {
-        who: &who,
-        timeouts: &database.timeouts,
-    };
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
     let done = runtime::release(&mut connection, &places, operator).await;
     let done = done.map_err(failed)?;
     println!(
@@ -405,10 +402,7 @@ async fn execute_discard(arguments: Discard) -> Done {
         return Ok(());
     }
     let who = who("outbox discard");
-    let operator = Operator {
-        who: &who,
-        timeouts: &database.timeouts,
-    };
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
     let why = &arguments.why;
     let done = runtime::discard_messages(&mut connection, &places, why, operator).await;
     let done = done.map_err(failed)?;

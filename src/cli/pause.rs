@@ -16,10 +16,7 @@ pub(super) async fn execute(arguments: Arguments, running: bool) -> Done {
     let database = database(&config)?;
     let mut connection = connect(&database).await?;
     let who = who(if running { "resume" } else { "pause" });
-    let operator = Operator {
-        who: &who,
-        timeouts: &database.timeouts,
-    };
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
     let name = &arguments.projection;
     let done = runtime::set_running(&mut connection, name, running, operator).await;
     let operation = done.map_err(reposition_failed)?;

@@ -1,27 +1,23 @@
 //! `tidegate run`.
 
-use std::io::IsTerminal as _;
-
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
-use tracing_subscriber::EnvFilter;
 
+use std::sync::Arc;
+
+use super::admin::Remote;
+use super::log::{LogArguments, log};
 use super::{
     CODE_GROUP, CODE_INSTANCE_ID, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done,
     Failed, projections,
 };
 use crate::config::Config;
 use crate::health::{Board, Verdict};
-use crate::http;
+use crate::http::{self, Admin};
 use crate::kafka::MemberError;
 use crate::projection::Registry;
 use crate::runtime::{self, RunError};
-
-/// librdkafka speaks for itself; what rdkafka logs of the same events is left out.
-const DEFAULT_LOG: &str = "info,rdkafka=off";
-/// The same for a command that shows by itself what it does.
-pub(super) const QUIET_LOG: &str = "warn,rdkafka=off";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -32,22 +28,6 @@ pub(super) struct Arguments {
     /// Run only these projections (repeatable)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-}
-
-/// What is logged, and how.
-#[derive(Debug, clap::Args)]
-pub(super) struct LogArguments {
-    /// Log lines as JSON objects
-    #[arg(long, env = "TIDEGATE_LOG_JSON")]
-    log_json: bool,
-    /// What to log: a level, or targets with levels, such as `info,tidegate=debug`
-    #[arg(
-        long,
-        env = "TIDEGATE_LOG",
-        default_value = DEFAULT_LOG,
-        value_name = "FILTER"
-    )]
-    log: String,
 }
 
 pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
@@ -68,23 +48,31 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         .retain(|p| arguments.only.is_empty() || arguments.only.iter().any(|n| n == p.name()));
     log(&arguments.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
-    let board = Board::new();
-    answer_questions(&config, &board).await?;
+    let board = Board::new(config.http.is_some());
+    let admin = match &config.http {
+        Some(http) if http.admin => Some(Admin {
+            token: http.admin_token.clone(),
+            operations: Arc::new(Remote::new(&config, &projections)?),
+        }),
+        _ => None,
+    };
+    answer_questions(&config, &board, admin).await?;
     runtime::run(config, projections, board, stop)
         .await
         .map_err(|error| Failed::new(code(&error), error))
 }
 
 /// Serves HTTP from now on, if that is wanted.
-pub(super) async fn answer_questions(config: &Config, board: &Board) -> Done {
-    let Some(address) = config.http else {
+pub(super) async fn answer_questions(config: &Config, board: &Board, admin: Option<Admin>) -> Done {
+    let Some(address) = config.http.as_ref().map(|http| http.listen) else {
         return Ok(());
     };
     let server = http::Server::bind(address).await.map_err(|error| {
         let error = anyhow::anyhow!("`http.listen`: {address} cannot be listened at: {error}");
         Failed::new(CODE_TRY_AGAIN, error)
     })?;
-    server.serve(board.clone(), Verdict::new(config.timeouts.transaction()));
+    let verdict = Verdict::new(config.timeouts.transaction());
+    server.serve(board.clone(), verdict, admin);
     Ok(())
 }
 
@@ -104,21 +92,6 @@ pub(super) fn code(error: &RunError) -> u8 {
         error if error.is_temporary() => CODE_TRY_AGAIN,
         _ => CODE_NEEDS_A_PERSON,
     }
-}
-
-pub(super) fn log(arguments: &LogArguments) -> Done {
-    let filter = EnvFilter::try_new(&arguments.log)
-        .map_err(|error| Failed::new(64, anyhow::Error::new(error).context("--log")))?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    if arguments.log_json {
-        log.json().flatten_event(true).init();
-    } else {
-        log.init();
-    }
-    Ok(())
 }
 
 /// The first SIGTERM or SIGINT stops in order; the second ends the process. Either is safe.

@@ -78,10 +78,7 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     }
     let mut connection = connect(&database).await?;
     let who = who("skip");
-    let operator = Operator {
-        who: &who,
-        timeouts: &database.timeouts,
-    };
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
     let skip = runtime::skip(
         &mut connection,
         &cluster,

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use chrono::Utc;
 use comfy_table::ContentArrangement;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::outbox::{print_streams, streams_json};
 use super::output::{number, table, time};
-use super::{ConfigArgument, Done, connect, database};
+use super::{ConfigArgument, Done, Failed, connect, database};
 use crate::config::Config;
-use crate::kafka::{Cluster, ClusterError, Watermarks};
+use crate::kafka::{Cluster, ClusterError, Connection, Watermarks};
 use crate::store::outbox::Status as Stream;
 use crate::store::position::Status as Position;
-use crate::store::{outbox, position};
+use crate::store::{Database, outbox, position};
 use crate::types::TopicPartition;
 
 #[derive(Debug, clap::Args)]
@@ -59,11 +59,20 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
     }
 }
 
+/// What `--json` shows.
+pub(super) async fn read(database: &Database, kafka: &Connection) -> Result<Value, Failed> {
+    let mut connection = connect(database).await?;
+    let positions = position::status(&mut connection).await?;
+    let streams = outbox::status(&mut connection).await?;
+    let logs = logs(kafka, &positions).await;
+    Ok(as_json(&positions, &streams, &logs))
+}
+
 async fn show(config: &Config, json: bool) -> Done {
     let mut connection = connect(&database(config)?).await?;
     let positions = position::status(&mut connection).await?;
     let streams = outbox::status(&mut connection).await?;
-    let logs = logs(config, &positions).await;
+    let logs = logs(&config.kafka, &positions).await;
     if json {
         let json = as_json(&positions, &streams, &logs);
         println!("{json:#}");
@@ -74,10 +83,10 @@ async fn show(config: &Config, json: bool) -> Done {
 }
 
 /// What the logs hold, as far as Kafka answers: without it the positions are still worth showing.
-async fn logs(config: &Config, positions: &[Position]) -> Logs {
+async fn logs(kafka: &Connection, positions: &[Position]) -> Logs {
     let mut logs = Logs::new();
-    let clusters = Cluster::new(&config.kafka)
-        .and_then(|cluster| Ok((cluster, Cluster::reading_uncommitted(&config.kafka)?)));
+    let clusters =
+        Cluster::new(kafka).and_then(|cluster| Ok((cluster, Cluster::reading_uncommitted(kafka)?)));
     let (cluster, uncommitted) = match clusters {
         Ok(clusters) => clusters,
         Err(error) => {
@@ -237,7 +246,7 @@ fn print_partitions(rows: &[Position], logs: &Logs) {
     println!("{table}");
 }
 
-fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> serde_json::Value {
+fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> Value {
     let partition = |row: &Position| {
         json!({
             "topic": row.topic, "partition": row.partition, "next_offset": row.next_offset,

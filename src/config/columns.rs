@@ -38,8 +38,9 @@ pub(super) fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> 
         return columns;
     };
     for (name, value) in table {
+        let path = section.path(&format!("columns.{}", name.get_ref()));
         let column = match column_problem(name.get_ref()) {
-            None => read_column(name.get_ref(), value, sources),
+            None => read_column((name.get_ref(), &path), value, sources),
             Some(why) => {
                 let place = sources.file.place(name.span().start);
                 let what = format!("column `{}`: {why}", name.get_ref());
@@ -56,16 +57,18 @@ pub(super) fn read_columns(section: &Section<'_>, sources: &mut Sources<'_>) -> 
 }
 
 fn read_column(
-    name: &str,
+    (name, path): (&str, &str),
     value: &Spanned<DeValue<'_>>,
     sources: &mut Sources<'_>,
 ) -> Option<Column> {
     let here = sources.file.place(value.span().start);
     let (type_name, type_place, pointer, rest) = match value.get_ref() {
-        DeValue::String(text) => (text.clone().into_owned(), here, None, (false, None, None)),
+        DeValue::String(text) => {
+            sources.show(path, text, Some(&here));
+            (text.clone().into_owned(), here, None, (false, None, None))
+        }
         DeValue::Table(table) => {
-            let path = format!("columns.{name}");
-            let section = Section::item(&path, table, value.span().start);
+            let section = Section::item(path, table, value.span().start);
             let column_type = section.located("type", sources);
             let from = source("from", &section, sources);
             let nullable = section.choice("nullable", &[("true", true), ("false", false)], sources);

@@ -4,19 +4,22 @@
 //! each value, which a derived deserializer would lose: a wrong column is reported at its line.
 
 mod columns;
+mod http;
 mod membership;
+mod memory;
 mod problems;
 mod projections;
 mod section;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
+pub(crate) use http::Http;
+pub(crate) use memory::{Memory, Shares};
 pub(crate) use problems::{Place, Problems};
 pub(crate) use section::{File, Shown};
 use section::{Section, Setting, Sources};
@@ -43,9 +46,10 @@ pub(crate) struct Config {
     pub(crate) timeouts: Timeouts,
     pub(crate) apply: Apply,
     pub(crate) relay: Relay,
+    pub(crate) memory: Memory,
     pub(crate) schema_registry: Option<registry::Settings>,
     /// Where questions about this process are answered, if anywhere.
-    pub(crate) http: Option<SocketAddr>,
+    pub(crate) http: Option<Http>,
     /// How long the bytes of resolved dead letters are kept.
     pub(crate) keep_letters: Duration,
     /// How long sent messages are kept.
@@ -70,7 +74,8 @@ impl Config {
             Some(Credentials::Bearer(token)) => Some(token.clone()),
             Some(Credentials::None) | None => None,
         };
-        Secrets::new(options.chain(password).chain(registry))
+        let admin = self.http.iter().filter_map(|http| http.admin_token.clone());
+        Secrets::new(options.chain(password).chain(registry).chain(admin))
     }
 }
 
@@ -142,8 +147,9 @@ pub(crate) struct Draft {
     pub(crate) postgres: Option<(String, Timeouts)>,
     apply: Option<Apply>,
     relay: Option<Relay>,
+    memory: Option<Memory>,
     schema_registry: Option<registry::Settings>,
-    http: Option<SocketAddr>,
+    http: Option<Http>,
     keep_letters: Duration,
     keep_messages: Duration,
     /// With those statements that no problem makes pointless to check.
@@ -154,8 +160,11 @@ impl Draft {
     /// # Errors
     /// All problems at once.
     pub(crate) fn into_config(self) -> Result<Config, Error> {
-        match (self.kafka, self.postgres, self.apply, self.relay) {
-            (Some(kafka), Some(postgres), Some(apply), Some(relay)) if self.problems.is_empty() => {
+        let of_process = self.apply.zip(self.relay).zip(self.memory);
+        match (self.kafka, self.postgres, of_process) {
+            (Some(kafka), Some(postgres), Some(((apply, relay), memory)))
+                if self.problems.is_empty() =>
+            {
                 let (postgres_url, timeouts) = postgres;
                 Ok(Config {
                     kafka: kafka.connection,
@@ -166,6 +175,7 @@ impl Draft {
                     timeouts,
                     apply,
                     relay,
+                    memory,
                     schema_registry: self.schema_registry,
                     http: self.http,
                     keep_letters: self.keep_letters,
@@ -326,6 +336,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let postgres = top.table("postgres", sources);
     let apply = top.table("apply", sources);
     let relay = top.table("relay", sources);
+    let memory = top.table("memory", sources);
     let outbox = top.table("outbox", sources);
     let dead_letters = top.table("dead_letters", sources);
     let schema_registry = top.table("schema_registry", sources);
@@ -341,8 +352,9 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.postgres = read_postgres(postgres, sources);
     draft.apply = Some(apply);
     draft.relay = Some(read_relay(relay, sources));
+    draft.memory = Some(memory::read(memory, sources));
     draft.keep_messages = read_outbox(outbox, sources);
-    draft.http = read_http(http, sources);
+    draft.http = http::read(http, sources);
     draft.keep_letters = read_dead_letters(dead_letters, sources);
     draft.schema_registry = values::read_registry(schema_registry, sources);
     let values = values::Values {
@@ -566,23 +578,6 @@ fn read_dead_letters(section: Section<'_>, sources: &mut Sources<'_>) -> Duratio
     let days = section.count("keep_days", 1..=36_500, 30, sources);
     section.finish(&["keep_days"], sources);
     DAY * u32::try_from(days).unwrap_or(u32::MAX)
-}
-
-fn read_http(section: Section<'_>, sources: &mut Sources<'_>) -> Option<SocketAddr> {
-    let listen = section.located("listen", sources);
-    section.finish(&["listen"], sources);
-    let Setting { text, place } = listen?;
-    // So that a variable can take back what a file says.
-    if text.is_empty() {
-        return None;
-    }
-    let address = text.parse();
-    if address.is_err() {
-        let what = format!("`http.listen` cannot be `{text}`");
-        let cure = "write an address and a port, such as \"127.0.0.1:9600\" or \"[::]:9600\"";
-        sources.problems.add(place, what, cure);
-    }
-    address.ok()
 }
 
 /// A value as text, for settings that take strings.

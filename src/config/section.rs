@@ -8,6 +8,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::memory::{parse_size, size_text};
 use super::problems::{Place, Problems};
 use super::{ENVIRONMENT_PREFIX, scalar};
 use crate::projection::is_near;
@@ -67,7 +68,7 @@ pub(super) struct Sources<'s> {
 }
 
 impl Sources<'_> {
-    fn show(&mut self, path: &str, text: &str, place: Option<&Place>) {
+    pub(super) fn show(&mut self, path: &str, text: &str, place: Option<&Place>) {
         self.shown.push(Shown {
             path: path.to_owned(),
             text: text.to_owned(),
@@ -123,7 +124,7 @@ impl<'t> Section<'t> {
         }
     }
 
-    fn path(&self, key: &str) -> String {
+    pub(super) fn path(&self, key: &str) -> String {
         if self.path.is_empty() {
             key.to_owned()
         } else {
@@ -355,6 +356,30 @@ impl<'t> Section<'t> {
         parsed.unwrap_or_else(|| {
             let what = format!("`{}` cannot be `{}`", self.path(key), setting.text);
             let cure = format!("write a number from {} to {}", range.start(), range.end());
+            sources.problems.add(setting.place, what, cure);
+            default
+        })
+    }
+
+    /// Bytes: `64MB`.
+    pub(super) fn size(
+        &self,
+        key: &str,
+        min: usize,
+        default: usize,
+        sources: &mut Sources<'_>,
+    ) -> usize {
+        let Some(setting) = self.setting(key, sources) else {
+            self.default(key, &size_text(default), sources);
+            return default;
+        };
+        let parsed = parse_size(&setting.text).filter(|size| *size >= min);
+        parsed.unwrap_or_else(|| {
+            let what = format!("`{}` cannot be `{}`", self.path(key), setting.text);
+            let cure = format!(
+                "write a size such as \"512MB\" or \"2GB\", from {} up",
+                size_text(min)
+            );
             sources.problems.add(setting.place, what, cure);
             default
         })

@@ -621,12 +621,12 @@ fn columns_have_two_forms() {
         "{ a = { type = \"text\", from = \"b\", nul = true } }",
         &[
             "9:41 `from`: `b` is not a source",
-            "9:46 `columns.a.nul` is not a setting",
+            "9:46 `projections.p.columns.a.nul` is not a setting",
         ],
     );
     check_columns(
         "{ a = { type = \"text\", nullable = 1 } }",
-        &["9:45 `columns.a.nullable` cannot be `1`"],
+        &["9:45 `projections.p.columns.a.nullable` cannot be `1`"],
     );
     check_columns(
         "{ a = \"text\", _b = \"text\", C = \"text\" }",
@@ -1127,8 +1127,10 @@ fn a_registry_needs_an_address_and_one_way_in() {
 
 #[test]
 fn an_address_to_listen_at_has_a_port() {
-    let listen =
-        |text: &str, environment: &[(&str, &str)]| good(&format!("{GOOD}{text}"), environment).http;
+    let listen = |text: &str, environment: &[(&str, &str)]| {
+        let http = good(&format!("{GOOD}{text}"), environment).http;
+        http.map(|http| http.listen)
+    };
     assert_eq!(listen("", &[]), None);
     let file = "[http]\nlisten = \"127.0.0.1:9600\"\n";
     let address = |text: &str| Some(text.parse().unwrap());
@@ -1146,6 +1148,50 @@ fn an_address_to_listen_at_has_a_port() {
         "listn = \"127.0.0.1:9600\"",
         &["7:1 `http.listn` is not a setting"],
     );
+}
+
+#[test]
+fn whoever_can_reach_the_admin_api_must_know_its_token() {
+    let token = "admin_token = \"0123456789abcdef\"";
+    for fine in [
+        "listen = \"127.0.0.1:1\"\nadmin = true".to_owned(),
+        "listen = \"[::1]:1\"\nadmin = true".to_owned(),
+        "listen = \"0.0.0.0:1\"\nadmin = false".to_owned(),
+        format!("listen = \"0.0.0.0:1\"\nadmin = true\n{token}"),
+    ] {
+        good(&format!("{GOOD}[http]\n{fine}\n"), &[]);
+    }
+    check_line(
+        "http",
+        "listen = \"0.0.0.0:1\"\nadmin = true",
+        &[
+            "8:9 `http.admin` is on at 0.0.0.0:1, where others can reach it, without `http.admin_token`",
+        ],
+    );
+    check_line(
+        "http",
+        "admin = true",
+        &["7:9 `http.admin` is on, and nothing listens"],
+    );
+    check_line(
+        "http",
+        "admin_token = \"short\"",
+        &["7:15 `http.admin_token` is too short, or not of visible ASCII characters"],
+    );
+}
+
+#[test]
+fn a_memory_budget_is_a_size() {
+    let budget = |text: &str| good(&format!("{GOOD}{text}"), &[]).memory.budget;
+    assert_eq!(budget(""), 512 << 20);
+    assert_eq!(budget("[memory]\nbudget = \"64MB\"\n"), 64 << 20);
+    for wrong in ["512", "31MB", "1TB", "-1MB"] {
+        check_line(
+            "memory",
+            &format!("budget = \"{wrong}\""),
+            &[&format!("7:10 `memory.budget` cannot be `{wrong}`")],
+        );
+    }
 }
 
 #[test]

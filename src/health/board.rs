@@ -84,6 +84,16 @@ impl View {
         Some((self.log?.end - self.next?).max(0))
     }
 
+    /// At least how long until retention takes a record that waits, if it keeps each for `kept`. None if what waits is
+    /// of an unknown age.
+    pub(crate) fn runway(&self, kept: Duration, clock: DateTime<Utc>) -> Option<Duration> {
+        if self.lag()? == 0 {
+            return Some(kept);
+        }
+        let waited = (clock - self.applied_time?).to_std().unwrap_or_default();
+        Some(kept.saturating_sub(waited))
+    }
+
     /// At most how old the oldest record is that waits. Whatever waits was written after the last applied one,
     /// and after the partition was last seen without any.
     pub(crate) fn lag_time(&self, now: Instant, clock: DateTime<Utc>) -> Option<Duration> {
@@ -154,6 +164,9 @@ pub(crate) struct Snapshot {
     pub(crate) locks: Vec<Lock>,
     /// How long each writer has not come back, by projection.
     pub(crate) silent: Vec<(String, Duration)>,
+    /// How long topics keep a record, where that is by time.
+    pub(crate) kept: BTreeMap<String, Duration>,
+    pub(crate) began: Instant,
 }
 
 #[derive(Debug)]
@@ -168,6 +181,7 @@ struct Seen {
     /// And when each was last seen.
     locks: Vec<(Lock, Instant)>,
     beats: Vec<(String, Weak<AtomicU64>)>,
+    kept: BTreeMap<String, Duration>,
 }
 
 /// Shared by all of a process.
@@ -175,6 +189,7 @@ struct Seen {
 pub(crate) struct Board {
     seen: Arc<Mutex<Seen>>,
     began: Instant,
+    read: bool,
 }
 
 /// A writer's sign of life.
@@ -195,8 +210,8 @@ fn millis_since(began: Instant) -> u64 {
 }
 
 impl Board {
-    /// A process that has not done anything yet.
-    pub(crate) fn new() -> Self {
+    /// A process that has not done anything yet. `read`: whether anybody may ask.
+    pub(crate) fn new(read: bool) -> Self {
         let began = Instant::now();
         let service = (
             "service".to_owned(),
@@ -212,8 +227,10 @@ impl Board {
                 figures: None,
                 locks: Vec::new(),
                 beats: Vec::new(),
+                kept: BTreeMap::new(),
             })),
             began,
+            read,
         }
     }
 
@@ -252,6 +269,9 @@ impl Board {
 
     /// A writer says what it does with its partitions.
     pub(crate) fn show<'a>(&self, projection: &str, shares: impl Iterator<Item = Share<'a>>) {
+        if !self.read {
+            return;
+        }
         let now = Instant::now();
         let mut seen = self.seen();
         if !seen.partitions.contains_key(projection) {
@@ -346,6 +366,15 @@ impl Board {
         }
     }
 
+    /// Kafka was asked how long a topic keeps a record.
+    pub(crate) fn kept(&self, topic: &str, kept: Option<Duration>) {
+        let mut seen = self.seen();
+        match kept {
+            Some(kept) => seen.kept.insert(topic.to_owned(), kept),
+            None => seen.kept.remove(topic),
+        };
+    }
+
     pub(crate) fn database(&self, answer: Result<Vec<Lock>, String>) {
         let mut seen = self.seen();
         let now = Instant::now();
@@ -393,6 +422,8 @@ impl Board {
             figures: seen.figures.clone(),
             locks: seen.locks.iter().map(|(lock, _)| lock.clone()).collect(),
             silent: silent.collect(),
+            kept: seen.kept.clone(),
+            began: self.began,
         }
     }
 }

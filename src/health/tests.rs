@@ -34,7 +34,7 @@ fn view(doing: Doing, since: Duration, lag: i64) -> View {
 }
 
 fn snapshot(view: Option<View>) -> Snapshot {
-    let mut seen = Board::new().snapshot();
+    let mut seen = Board::new(true).snapshot();
     seen.starting.clear();
     let key = ("p".to_owned(), TopicPartition::new("t", 7));
     seen.partitions = view
@@ -100,7 +100,7 @@ fn whoever_fails_again_and_again_is_late_however_short_each_try_is() {
 
 #[test]
 fn whoever_goes_on_after_a_pause_has_time_again() {
-    let board = Board::new();
+    let board = Board::new(true);
     let partition = TopicPartition::new("t", 0);
     let show = |doing| {
         let share = Share {
@@ -143,7 +143,7 @@ fn a_start_that_waits_is_not_able_and_later_a_stall() {
 
 #[test]
 fn a_dependency_that_is_away_makes_unable_until_it_is_back() {
-    let board = Board::new();
+    let board = Board::new(true);
     board.started("service");
     let codes = || {
         let reasons = verdict().unable(&board.snapshot());
@@ -187,7 +187,7 @@ fn only_a_writer_that_never_comes_back_needs_a_restart() {
 
 #[test]
 fn a_partition_that_has_left_leaves_nothing_behind() {
-    let board = Board::new();
+    let board = Board::new(true);
     let (stays, leaves) = (TopicPartition::new("t", 0), TopicPartition::new("t", 1));
     let share = |partition| Share {
         partition,
@@ -228,4 +228,40 @@ fn the_lag_in_time_is_the_smaller_of_its_bounds() {
     // While a backlog is worked off.
     view.caught_up = None;
     assert_eq!(view.lag_time(now, clock), Some(Duration::from_secs(86_400)));
+}
+
+#[test]
+fn nothing_is_written_where_nobody_asks() {
+    let board = Board::new(false);
+    let never = std::iter::once_with(|| -> Share<'static> { unreachable!("it was looked at") });
+    board.show("p", never);
+    assert!(board.snapshot().partitions.is_empty());
+}
+
+#[test]
+fn the_runway_is_what_is_left_of_the_time_that_a_record_is_kept() {
+    let hour = Duration::from_secs(3_600);
+    let clock = Utc::now();
+    let view = |applied_minutes_ago: Option<i64>, next| View {
+        doing: Doing::Running,
+        cause: String::new(),
+        since: Instant::now(),
+        next: Some(next),
+        moved: Instant::now(),
+        applied_time: applied_minutes_ago.map(|ago| clock - chrono::Duration::minutes(ago)),
+        log: Some(Log {
+            low: 0,
+            end: 10,
+            held_back: 0,
+        }),
+        caught_up: None,
+    };
+    assert_eq!(
+        view(Some(600), 10).runway(hour, clock),
+        Some(hour),
+        "nothing waits"
+    );
+    assert_eq!(view(Some(45), 5).runway(hour, clock), Some(hour / 4));
+    assert_eq!(view(Some(90), 5).runway(hour, clock), Some(Duration::ZERO));
+    assert_eq!(view(None, 5).runway(hour, clock), None);
 }

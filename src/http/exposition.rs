@@ -8,7 +8,8 @@ use crate::telemetry::table::{
     BUILD_INFO, DATABASE_UP, HELD_BACK_RECORDS, KAFKA_UP, LAG_RECORDS, LAG_SECONDS,
     LOG_START_DISTANCE_RECORDS, OUTBOX_OLDEST_UNSENT_AGE_SECONDS, OUTBOX_QUARANTINED_MESSAGES,
     OUTBOX_UNSENT_MESSAGES, PARKED_OLDEST_AGE_SECONDS, PARKED_RECORDS, PARTITION_STATE,
-    POSITION_NEXT_OFFSET, PROJECTION_PAUSED, READY, STALLED,
+    POSITION_NEXT_OFFSET, PROCESS_START_TIME_SECONDS, PROJECTION_PAUSED, READY,
+    RETENTION_RUNWAY_SECONDS, STALLED,
 };
 use crate::telemetry::{self, Metric};
 
@@ -25,6 +26,9 @@ pub(super) fn write(text: &mut String, seen: &Snapshot, verdict: &Verdict) {
         }
     }
     family(text, BUILD_INFO, [(vec![env!("CARGO_PKG_VERSION")], 1.0)]);
+    let age = chrono::Duration::from_std(seen.now - seen.began).unwrap_or_default();
+    let began = (seen.clock - age).timestamp_millis() as f64 / 1e3;
+    one(text, PROCESS_START_TIME_SECONDS, began);
     for (metric, value) in telemetry::process() {
         one(text, metric, value);
     }
@@ -64,6 +68,16 @@ fn of_partitions(text: &mut String, seen: &Snapshot) {
     let start =
         all().filter_map(|(labels, view)| Some((labels, (view.next? - view.log?.low) as f64)));
     family(text, LOG_START_DISTANCE_RECORDS, start);
+    let runway = seen
+        .partitions
+        .iter()
+        .filter_map(|((projection, partition), view)| {
+            let kept = *seen.kept.get(partition.topic())?;
+            let number = numbers.get(&partition.partition())?;
+            let runway = view.runway(kept, seen.clock)?.as_secs_f64();
+            Some((vec![&**projection, partition.topic(), number], runway))
+        });
+    family(text, RETENTION_RUNWAY_SECONDS, runway);
 }
 
 /// What every process says of the same tables; a reader takes the greatest.

@@ -1,10 +1,11 @@
 //! Answers questions about this process: what it does, and whether it is well.
 //!
-//! Only questions: nothing can be changed here, and nothing that is answered holds a payload or a secret. There
-//! is no password, so whoever can reach the address can read names of topics and texts of errors; the address is
-//! the operator's choice, and none is the default. A connection that says nothing is closed, and there are never
-//! more than a few.
+//! Only questions, unless `http.admin` is on: nothing else can be changed here, and nothing that is answered holds a
+//! payload or a secret. Questions need no password, so whoever can reach the address can read names of topics and
+//! texts of errors; the address is the operator's choice, and none is the default. A connection that says nothing is
+//! closed, and there are never more than a few.
 
+mod admin;
 mod answers;
 mod exposition;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -26,6 +27,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tracing::{debug, info, warn};
 
+pub(crate) use admin::{Action, Admin, Answered, Answering, Asked, Operations};
+
 use crate::health::{Board, Reason, Snapshot, Verdict};
 use crate::telemetry;
 
@@ -34,6 +37,8 @@ const ASK_WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection lives, asking and answering.
 const CONNECTION_MAX: Duration = Duration::from_secs(300);
 const CONNECTIONS_MAX: usize = 64;
+/// What can be asked.
+const QUESTIONS: [&str; 4] = ["/metrics", "/livez", "/readyz", "/progress"];
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -48,6 +53,7 @@ struct State {
     board: Board,
     verdict: Verdict,
     counters: Option<PrometheusHandle>,
+    admin: Option<Admin>,
 }
 
 impl Server {
@@ -58,11 +64,12 @@ impl Server {
     }
 
     /// Answers for as long as the process lives, while it stops too.
-    pub(crate) fn serve(self, board: Board, verdict: Verdict) {
+    pub(crate) fn serve(self, board: Board, verdict: Verdict, admin: Option<Admin>) {
         let state = Arc::new(State {
             board,
             verdict,
             counters: telemetry::recorder(),
+            admin,
         });
         tokio::spawn(async move {
             let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -71,10 +78,10 @@ impl Server {
                     return;
                 };
                 match self.listener.accept().await {
-                    Ok((stream, _)) => {
+                    Ok((stream, from)) => {
                         let state = Arc::clone(&state);
                         tokio::spawn(async move {
-                            converse(stream, state).await;
+                            converse(stream, state, from).await;
                             drop(place);
                         });
                     }
@@ -88,10 +95,17 @@ impl Server {
     }
 }
 
-async fn converse(stream: TcpStream, state: Arc<State>) {
+async fn converse(stream: TcpStream, state: Arc<State>, from: SocketAddr) {
     let answer = service_fn(move |request: Request<Incoming>| {
         let state = Arc::clone(&state);
-        async move { Ok::<_, Infallible>(answer(&state, request.method(), request.uri().path())) }
+        async move {
+            Ok::<_, Infallible>(match &state.admin {
+                Some(admin) if admin::is_admin(request.uri().path()) => {
+                    act(admin, request, from).await
+                }
+                _ => answer(&state, request.method(), request.uri().path()),
+            })
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -101,6 +115,17 @@ async fn converse(stream: TcpStream, state: Arc<State>) {
     if let Ok(Err(error)) = conversed {
         debug!(%error, "http: a connection has ended");
     }
+}
+
+async fn act(admin: &Admin, request: Request<Incoming>, from: SocketAddr) -> Response<Full<Bytes>> {
+    let answered = admin.answer(request, &from.ip().to_string()).await;
+    let status = StatusCode::from_u16(answered.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = reply(status, JSON, format!("{:#}\n", answered.body));
+    if status == StatusCode::UNAUTHORIZED {
+        let bearer = hyper::header::HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+    }
+    response
 }
 
 fn answer(state: &State, method: &Method, path: &str) -> Response<Full<Bytes>> {
@@ -139,7 +164,7 @@ fn answer(state: &State, method: &Method, path: &str) -> Response<Full<Bytes>> {
         _ => reply(
             StatusCode::NOT_FOUND,
             TEXT,
-            "known are /metrics, /livez, /readyz and /progress\n".to_owned(),
+            format!("known are {}\n", QUESTIONS.join(", ")),
         ),
     }
 }

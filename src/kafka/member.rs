@@ -91,6 +91,8 @@ struct State {
     /// Durable positions not yet copied to the group.
     mirror: BTreeMap<TopicPartition, NextOffset>,
     mirroring: Mirroring,
+    /// Since when an assignment is waited for.
+    rebalancing: Option<Instant>,
 }
 
 impl Group {
@@ -135,6 +137,8 @@ impl Group {
         if let Err(error) = answered {
             error!(group = self.name, %error, "the assignment could not be answered");
         }
+        let since = self.state().rebalancing.take();
+        telemetry::rebalanced(&self.name, since.map(|since| since.elapsed()));
         self.hand_out(partitions);
     }
 
@@ -148,6 +152,7 @@ impl Group {
     // The partitions are somebody else's when this returns. Returning before the writers have
     // stopped is safe (the fence) but wasteful; not returning costs us the group. Hence the bound.
     fn revoked(&self, consumer: &BaseConsumer<Callbacks>, partitions: &[TopicPartition]) {
+        self.state().rebalancing = Some(Instant::now());
         let (done, all_done) = mpsc::channel::<()>();
         let shares = self.by_writer(partitions);
         for (writer, share) in &shares {
@@ -325,13 +330,17 @@ impl Member {
             &settings.group,
             settings.protocol,
             settings.instance_id.as_deref(),
+            settings.prefetch,
         );
         let group = Arc::new(Group {
             name: settings.group.clone(),
             by_hand: matches!(settings.assignment, Assignment::ByHand),
             writers,
             drain_max: settings.drain_max,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                rebalancing: Some(Instant::now()),
+                ..State::default()
+            }),
         });
         let consumer: BaseConsumer<Callbacks> =
             config.create_with_context(Callbacks(Arc::clone(&group)))?;

@@ -50,4 +50,6 @@ pub(crate) struct MemberSettings<'a> {
     pub(crate) writers: usize,
     /// How long a revoke waits for open batches. The fence protects what is slower.
     pub(crate) drain_max: Duration,
+    /// What is fetched ahead of one partition, in bytes.
+    pub(crate) prefetch: usize,
 }

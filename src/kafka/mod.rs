@@ -29,6 +29,6 @@ pub(crate) use mock::MockBroker;
 pub(crate) use neighbours::{DatabaseTag, Neighbours, client_id};
 pub(crate) use producer::{Enqueued, HeaderRef, Producer, delivered};
 pub(crate) use queue::{Polled, Queue};
-pub(crate) use settings::{Connection, GroupProtocol, refusal, reserved};
+pub(crate) use settings::{Connection, GroupProtocol, PREFETCH_MIN, refusal, reserved};
 pub(crate) use topics::{TopicFacts, Topics, read_all};
 pub(crate) use watchdog::watch;

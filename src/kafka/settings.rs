@@ -152,6 +152,11 @@ fn begins_with_one(key: &str, beginnings: &[&str]) -> bool {
         .any(|beginning| key.starts_with(beginning))
 }
 
+/// Less is not fetched ahead of a partition.
+pub(crate) const PREFETCH_MIN: usize = 16 << 10;
+/// What librdkafka needs for a record besides its bytes.
+const RECORD_OVERHEAD: usize = 512;
+
 impl Connection {
     fn base(&self, client_id: &str, not_known: &[&str]) -> ClientConfig {
         let mut config = ClientConfig::new();
@@ -169,20 +174,31 @@ impl Connection {
         config
     }
 
-    /// A member of a projection's group. Queues are kept small: with one queue per partition the
-    /// limits count per partition.
+    /// A member of a projection's group. `prefetch` is what it may fetch ahead of one partition, in bytes: with one
+    /// queue per partition librdkafka's limits count per partition. A queue is filled until a limit is passed, so
+    /// what it has beyond is a fetch; and each record takes some hundred bytes besides its own.
     pub(crate) fn consumer(
         &self,
         client_id: &str,
         group: &str,
         protocol: GroupProtocol,
         instance_id: Option<&str>,
+        prefetch: usize,
     ) -> ClientConfig {
         let mut config = self.base(client_id, &PRODUCER_ONLY);
+        let queue = (prefetch / 2).clamp(PREFETCH_MIN, 4 << 20);
+        let fetch = (prefetch / 8).clamp(PREFETCH_MIN, 1 << 20);
+        let records = (prefetch / RECORD_OVERHEAD).clamp(100, 20_000);
         for (key, value) in [
-            ("queued.min.messages", "20000"),
-            ("queued.max.messages.kbytes", "4096"),
-            ("fetch.message.max.bytes", "1048576"),
+            ("queued.min.messages", records),
+            ("queued.max.messages.kbytes", queue >> 10),
+            ("fetch.message.max.bytes", fetch),
+        ] {
+            if !self.options.contains_key(key) {
+                config.set(key, value.to_string());
+            }
+        }
+        for (key, value) in [
             ("fetch.queue.backoff.ms", "10"),
             ("fetch.wait.max.ms", "50"),
             ("topic.metadata.refresh.interval.ms", "30000"),
@@ -263,16 +279,39 @@ mod tests {
             ("enable.auto.commit", "true"),
             ("auto.offset.reset", "latest"),
         ])
-        .consumer("c", "g", GroupProtocol::Classic, None);
+        .consumer("c", "g", GroupProtocol::Classic, None, 64 << 20);
         assert_eq!(config.get("enable.auto.commit"), Some("false"));
         assert_eq!(config.get("auto.offset.reset"), Some("error"));
         assert_eq!(config.get("group.instance.id"), None);
     }
 
     #[test]
+    fn what_is_fetched_ahead_stays_within_its_share() {
+        let queue = |options: &[(&str, &str)], prefetch| {
+            let of = connection(options).consumer("c", "g", GroupProtocol::Classic, None, prefetch);
+            let number = |key| of.get(key).unwrap().parse::<usize>().unwrap();
+            let bytes =
+                (number("queued.max.messages.kbytes") << 10) + number("fetch.message.max.bytes");
+            (bytes, number("queued.min.messages"))
+        };
+        assert_eq!(
+            queue(&[], 64 << 20),
+            (5 << 20, 20_000),
+            "no more than is of use"
+        );
+        assert_eq!(queue(&[], 1 << 20), (640 << 10, 2_048));
+        assert_eq!(queue(&[], 0), (32 << 10, 100), "one partition of very many");
+        let own = [
+            ("queued.max.messages.kbytes", "1024"),
+            ("fetch.message.max.bytes", "0"),
+        ];
+        assert_eq!(queue(&own, 64 << 20).0, 1 << 20, "who sets it, has it");
+    }
+
+    #[test]
     fn other_settings_pass_through() {
         let config = connection(&[("fetch.wait.max.ms", "7"), ("security.protocol", "SSL")])
-            .consumer("c", "g", GroupProtocol::Consumer, Some("i"));
+            .consumer("c", "g", GroupProtocol::Consumer, Some("i"), 64 << 20);
         assert_eq!(config.get("fetch.wait.max.ms"), Some("7"));
         assert_eq!(config.get("security.protocol"), Some("SSL"));
         assert_eq!(config.get("group.protocol"), Some("consumer"));

@@ -106,6 +106,7 @@ impl Brokers {
             assignment: Assignment::Group(vec![TOPIC.to_owned()]),
             writers: 1,
             drain_max: Duration::from_secs(2),
+            prefetch: 64 << 20,
         });
         let Joined {
             member,

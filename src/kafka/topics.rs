@@ -61,6 +61,14 @@ impl Topics {
         Ok(is_compacted(&self.settings(topic).await?))
     }
 
+    /// How long a topic keeps a record, if retention is by time.
+    pub(crate) async fn kept(&self, topic: &str) -> KafkaResult<Option<Duration>> {
+        let settings = self.settings(topic).await?;
+        let deletes = value(&settings, "cleanup.policy").is_none_or(|p| p.contains("delete"));
+        let kept = value(&settings, "retention.ms").and_then(|text| text.parse().ok());
+        Ok(kept.filter(|_| deletes).map(Duration::from_millis))
+    }
+
     /// A topic's settings, beside its partitions and copies.
     pub(crate) async fn facts(
         &self,

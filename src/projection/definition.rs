@@ -500,6 +500,8 @@ impl Projection {
                 .as_ref()
                 .is_some_and(|types| header(&types.source))
             || self.handler.sees_records()
+            // A message goes on with its record's trace.
+            || self.handler.emits()
             || own.into_iter().flatten().any(header)
             || self.columns.iter().any(|column| header(&column.source))
     }

@@ -73,6 +73,11 @@ pub(crate) trait Handler: Send + Sync {
     /// Whether the handler may look at records themselves, and so at their headers.
     fn sees_records(&self) -> bool;
 
+    /// Whether it may emit although it does not see records.
+    fn emits(&self) -> bool {
+        false
+    }
+
     /// Whether its statements are so plain that planning them anew for each batch buys nothing.
     fn any_plan_will_do(&self) -> bool {
         false

@@ -47,8 +47,6 @@ use crate::types::HeaderNames;
 const WINDOW: i64 = 4_000;
 /// A stream's share of the window, at least.
 const SHARE_MIN: i64 = 20;
-/// Bytes of one window, about.
-const WINDOW_BYTES: i64 = 16 << 20;
 /// How often an idle relay looks for messages that nobody in this process has put there.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// How often it looks for streams that nobody holds.
@@ -62,6 +60,8 @@ pub(crate) struct Relay {
     pub(crate) lease: Duration,
     /// So often a message is tried that fails for its topic.
     pub(crate) attempts_max: u32,
+    /// Bytes of one window, about.
+    pub(crate) window_bytes: i64,
     pub(crate) headers: HeaderNames,
     /// Rings when a batch of this process has put messages in the outbox.
     pub(crate) wake: Arc<Notify>,
@@ -347,7 +347,7 @@ impl Relay {
         let cursors: Vec<Cursor<'_>> = kept
             .filter_map(|(stream, most)| Some(session.held.get(stream)?.cursor(*most)))
             .collect();
-        let rows = read(&mut session.connection, &cursors).await?;
+        let rows = read(&mut session.connection, &cursors, self.window_bytes).await?;
         let of_quarantine = rows.iter().any(|row| row.passed_over)
             || session.held.values().any(|held| held.entry.is_some());
         if of_quarantine {
@@ -480,6 +480,7 @@ fn choose(
 async fn read(
     connection: &mut PgConnection,
     cursors: &[Cursor<'_>],
+    bytes: i64,
 ) -> Result<Vec<Outgoing>, store::Error> {
     if cursors.is_empty() {
         return Ok(Vec::new());
@@ -495,10 +496,10 @@ async fn read(
         .partition(|cursor| released.contains(cursor.stream));
     let mut rows = Vec::new();
     if !first.is_empty() {
-        rows = relay_quarantine::read_released(connection, &first, WINDOW_BYTES).await?;
+        rows = relay_quarantine::read_released(connection, &first, bytes).await?;
     }
     if !others.is_empty() {
-        rows.extend(relay::read(connection, &others, WINDOW_BYTES).await?);
+        rows.extend(relay::read(connection, &others, bytes).await?);
     }
     let doubtful: Vec<(&str, i64)> = rows
         .iter()

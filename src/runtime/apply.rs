@@ -32,7 +32,7 @@ use crate::store::position::{Advance, Claim, Expected, Totals};
 use crate::store::projection::Live;
 use crate::store::{self, Offsets, Timeouts, held, outbox, position, schema, transaction};
 use crate::telemetry::{Phase, Phases};
-use crate::types::{NextOffset, Record, TopicPartition};
+use crate::types::{NextOffset, Record, TopicPartition, TraceContext};
 
 /// Below this many events a generic plan is cheaper than planning anew; above, it can be far worse for
 /// a statement that joins.
@@ -579,13 +579,16 @@ impl MessageStream {
 
     /// A message as it is stored, in the name of its record.
     pub(super) fn row(&self, incarnation: i32, record: &Record, emitted: Emitted) -> outbox::Row {
-        let (name, index) = (emitted.name, emitted.index);
+        let (name, index, mut message) = (emitted.name, emitted.index, emitted.message);
+        if let Some(trace) = TraceContext::of(record) {
+            trace.carry(&mut message.headers);
+        }
         outbox::Row {
             stream: Arc::clone(&self.name),
             id: self.message_id(incarnation, record.offset(), &name, index),
             name,
             occurred_at: record.time(),
-            message: emitted.message,
+            message,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::engine::gate::{self, Standing};
 use crate::failpoint;
 use crate::projection::{Gate, Projection};
 use crate::store::dead_letter::{self, Listed};
-use crate::store::operation::{self, Operation};
+use crate::store::operation;
 use crate::store::{self, Offsets, transaction};
 use crate::types::TopicPartition;
 
@@ -61,7 +61,7 @@ pub(crate) async fn discard(
     operator: Operator<'_>,
 ) -> Result<Uuid, LetterError> {
     begin(connection, "discard", &projection.name, operator).await?;
-    let done = discard_in(connection, projection, letters, why, operator.who).await;
+    let done = discard_in(connection, projection, letters, why, operator).await;
     end(connection, done, AROUND_COMMIT).await
 }
 
@@ -70,7 +70,7 @@ async fn discard_in(
     projection: &Projection,
     letters: &[Listed],
     why: &str,
-    who: &str,
+    operator: Operator<'_>,
 ) -> Result<Uuid, LetterError> {
     let generation = lock(connection, projection).await?;
     let moves_gates = matches!(projection.gate, Gate::Next { .. });
@@ -106,15 +106,8 @@ async fn discard_in(
     }
     let moves: Vec<(&str, Standing)> = moves.into_iter().collect();
     store::gate::set(connection, &moves).await?;
-    let record = Operation {
-        id: Uuid::new_v4(),
-        kind: "discard",
-        projection,
-        who,
-        arguments: json!({ "why": why }),
-        before: json!({ "dead_letters": numbers }),
-        after: json!({}),
-    };
+    let before_after = (json!({ "dead_letters": numbers }), json!({}));
+    let record = operator.record("discard", projection, json!({ "why": why }), before_after);
     operation::insert(connection, &record).await?;
     Ok(record.id)
 }
@@ -130,7 +123,7 @@ pub(crate) async fn accept_gap(
         return Err(LetterError::NoGaps(projection.name.clone()));
     }
     begin(connection, "accept-gap", &projection.name, operator).await?;
-    let done = accept_gap_in(connection, projection, entity, operator.who).await;
+    let done = accept_gap_in(connection, projection, entity, operator).await;
     end(connection, done, AROUND_COMMIT).await
 }
 
@@ -138,7 +131,7 @@ async fn accept_gap_in(
     connection: &mut PgConnection,
     projection: &Projection,
     entity: &str,
-    who: &str,
+    operator: Operator<'_>,
 ) -> Result<(Uuid, i64, i64), LetterError> {
     let generation = lock(connection, projection).await?;
     let projection = &*projection.name;
@@ -165,17 +158,30 @@ async fn accept_gap_in(
         ..standing
     };
     store::gate::set(connection, &[(entity, after)]).await?;
-    let record = Operation {
-        id: Uuid::new_v4(),
-        kind: "accept-gap",
-        projection,
-        who,
-        arguments: json!({ "entity": entity }),
-        before: json!({ "sequence": standing.sequence }),
-        after: json!({ "sequence": after.sequence }),
-    };
+    let before_after = (
+        json!({ "sequence": standing.sequence }),
+        json!({ "sequence": after.sequence }),
+    );
+    let arguments = json!({ "entity": entity });
+    let record = operator.record("accept-gap", projection, arguments, before_after);
     operation::insert(connection, &record).await?;
     Ok((record.id, standing.sequence, first))
+}
+
+/// Records that letters are to be applied again, before any is: whoever asks for it once more finds that it has
+/// begun. What becomes of each is in its own row.
+pub(crate) async fn begin_redrive(
+    connection: &mut PgConnection,
+    projection: &str,
+    letters: usize,
+    operator: Operator<'_>,
+) -> Result<Uuid, LetterError> {
+    begin(connection, "redrive", projection, operator).await?;
+    let before_after = (json!({ "waiting": letters }), json!({}));
+    let record = operator.record("redrive", projection, json!({}), before_after);
+    let done = operation::insert(connection, &record).await;
+    let done = done.map(|()| record.id).map_err(LetterError::from);
+    end(connection, done, AROUND_COMMIT).await
 }
 
 async fn begin(

@@ -26,7 +26,7 @@ mod topic_watch;
 mod writer;
 
 pub(crate) use claim::Role;
-pub(crate) use letters::{LetterError, accept_gap, discard};
+pub(crate) use letters::{LetterError, accept_gap, begin_redrive, discard};
 pub(crate) use outgoing::settle as settle_outgoing;
 pub(crate) use quarantine::{QuarantineError, discard as discard_messages, release};
 pub(crate) use rebuild::{

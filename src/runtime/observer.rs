@@ -4,6 +4,7 @@
 //! Its questions never stand in anybody's way: they take no locks, and they have a connection and Kafka clients
 //! of their own. It runs only where somebody may ask for the answers.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,15 @@ use tracing::debug;
 
 use crate::engine::redact::Secrets;
 use crate::health::{Board, Figures, Letters, Lock, Log};
-use crate::kafka::{Cluster, ClusterError};
+use crate::kafka::{Cluster, ClusterError, Topics};
 use crate::store::{self, Database, blocking, dead_letter, outbox, projection};
 
 /// How often to look.
 const EVERY: Duration = Duration::from_secs(5);
 /// Figures of the whole database are asked for at every third look.
 const FIGURES_EVERY: u32 = 3;
+/// How often a topic is asked how long it keeps records.
+const RETENTION_EVERY: Duration = Duration::from_secs(300);
 /// How long an answer of the database may take.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
@@ -27,6 +30,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Observer {
     pub(super) database: Database,
     pub(super) cluster: Cluster,
+    pub(super) topics: Topics,
     /// The same, up to the ends of records that are not committed yet.
     pub(super) uncommitted: Cluster,
     /// One that projections read, to see whether Kafka answers; none for a relay alone.
@@ -54,10 +58,18 @@ impl Observer {
                 tokio::time::sleep(EVERY).await;
             }
         };
+        let kept = async {
+            let mut asked: BTreeMap<String, Instant> = BTreeMap::new();
+            loop {
+                self.look_at_retention(&mut asked).await;
+                tokio::time::sleep(EVERY).await;
+            }
+        };
         // What is slow of one keeps the other not waiting.
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = logs => {}
+            () = kept => {}
             () = database => {}
         }
     }
@@ -101,6 +113,24 @@ impl Observer {
             Err(error) => self
                 .board
                 .kafka(Err(self.secrets.cleaned(&error.to_string()))),
+        }
+    }
+
+    /// How long topics keep records: seldom, since it hardly ever changes.
+    async fn look_at_retention(&self, asked: &mut BTreeMap<String, Instant>) {
+        let partitions = self.board.partitions();
+        let topics: BTreeSet<&str> = partitions.iter().map(|(_, p)| p.topic()).collect();
+        asked.retain(|topic, at| topics.contains(&**topic) && at.elapsed() < RETENTION_EVERY);
+        for topic in topics {
+            if asked.contains_key(topic) {
+                continue;
+            }
+            match self.topics.kept(topic).await {
+                Ok(kept) => self.board.kept(topic, kept),
+                // Not allowed, perhaps: then nobody knows, and nothing is said.
+                Err(error) => debug!(topic, %error, "not known how long the topic keeps records"),
+            }
+            asked.insert(topic.to_owned(), Instant::now());
         }
     }
 

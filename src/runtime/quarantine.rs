@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::letters::AROUND_COMMIT;
 use super::reposition::{Operator, end};
-use crate::store::operation::{self, Operation};
+use crate::store::operation;
 use crate::store::quarantine::{self, Place};
 use crate::store::{self, transaction};
 
@@ -43,7 +43,7 @@ pub(crate) async fn release(
     let done = async {
         quarantine::lock(connection, places).await?;
         let released = quarantine::release(connection, places).await?;
-        let operation = record(connection, "release", places, json!({}), operator.who).await?;
+        let operation = record(connection, "release", places, json!({}), operator).await?;
         Ok(Decided {
             operation,
             released,
@@ -69,7 +69,7 @@ pub(crate) async fn discard(
         let behind = quarantine::left_behind(connection, places).await?;
         let released = quarantine::release(connection, &behind).await?;
         let arguments = json!({ "why": why });
-        let operation = record(connection, "discard", places, arguments, operator.who).await?;
+        let operation = record(connection, "discard", places, arguments, operator).await?;
         Ok(Decided {
             operation,
             released,
@@ -84,21 +84,14 @@ async fn record(
     kind: &str,
     places: &[Place],
     arguments: Value,
-    who: &str,
+    operator: Operator<'_>,
 ) -> Result<Uuid, store::Error> {
     let messages = places.chunk_by(|a, b| a.stream == b.stream).map(|of| {
         let numbers: Vec<i64> = of.iter().map(|place| place.number).collect();
         (of[0].stream.clone(), json!(numbers))
     });
-    let record = Operation {
-        id: Uuid::new_v4(),
-        kind,
-        projection: "",
-        who,
-        arguments,
-        before: json!({ "messages": messages.collect::<serde_json::Map<_, _>>() }),
-        after: json!({}),
-    };
+    let before = json!({ "messages": messages.collect::<serde_json::Map<_, _>>() });
+    let record = operator.record(kind, "", arguments, (before, json!({})));
     operation::insert(connection, &record).await?;
     Ok(record.id)
 }

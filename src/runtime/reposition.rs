@@ -4,7 +4,7 @@
 //! As with every operator action a running service need not be stopped: its claim is fenced in the same
 //! transaction, and it claims again from where the position stands then.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -64,11 +64,49 @@ pub(crate) struct Repositioned {
     pub(crate) moved: Vec<(TopicPartition, i64, i64)>,
 }
 
-/// An operator, and how long the database may take.
+/// An operator, what is asked for, and how long the database may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operator<'a> {
     pub(crate) who: &'a str,
+    /// The id of what is done: what has this id is done once, since its row is in the same transaction.
+    pub(crate) operation: Uuid,
+    /// What was asked for, if it must be known again.
+    pub(crate) request: Option<&'a Value>,
     pub(crate) timeouts: &'a Timeouts,
+}
+
+impl<'a> Operator<'a> {
+    /// Somebody at a command line, who sees what becomes of it.
+    pub(crate) fn at_a_terminal(who: &'a str, timeouts: &'a Timeouts) -> Self {
+        Self {
+            who,
+            operation: Uuid::new_v4(),
+            request: None,
+            timeouts,
+        }
+    }
+
+    /// What is recorded of it.
+    pub(super) fn record(
+        &self,
+        kind: &'a str,
+        projection: &'a str,
+        mut arguments: Value,
+        (before, after): (Value, Value),
+    ) -> Operation<'a> {
+        if let (Some(request), Some(arguments)) = (self.request, arguments.as_object_mut()) {
+            arguments.insert("request".to_owned(), request.clone());
+        }
+        Operation {
+            id: self.operation,
+            kind,
+            projection,
+            who: self.who,
+            arguments,
+            before,
+            after,
+        }
+    }
 }
 
 /// Leaves out the records from a partition's position up to, without, `to`. The range is recorded.
@@ -90,7 +128,7 @@ pub(crate) async fn skip(
         });
     }
     begin(connection, "skip", projection, operator).await?;
-    let done = skip_in(connection, projection, partition, to, operator.who).await;
+    let done = skip_in(connection, projection, partition, to, operator).await;
     end(connection, done, AROUND_COMMIT).await
 }
 
@@ -99,7 +137,7 @@ async fn skip_in(
     projection: &str,
     partition: &TopicPartition,
     to: i64,
-    who: &str,
+    operator: Operator<'_>,
 ) -> Result<Repositioned, RepositionError> {
     let (generation, rows) = lock(connection, projection, partition.topic()).await?;
     let Some(stood) = rows.iter().find(|p| p.partition == partition.partition()) else {
@@ -123,7 +161,7 @@ async fn skip_in(
         connection,
         "skip",
         projection,
-        who,
+        operator,
         json!({ "partition": partition.to_string(), "to": to }),
         (std::slice::from_ref(stood), std::slice::from_ref(&moved)),
     )
@@ -159,7 +197,7 @@ pub(crate) async fn accept_topic(
         topic_id,
         same_log,
     };
-    let done = accept_in(connection, projection, topic, accept, operator.who).await;
+    let done = accept_in(connection, projection, topic, accept, operator).await;
     end(connection, done, AROUND_COMMIT).await
 }
 
@@ -174,7 +212,7 @@ async fn accept_in(
     projection: &str,
     topic: &str,
     accept: Accept<'_>,
-    who: &str,
+    operator: Operator<'_>,
 ) -> Result<Repositioned, RepositionError> {
     let (generation, rows) = lock(connection, projection, topic).await?;
     if rows.is_empty() {
@@ -221,7 +259,7 @@ async fn accept_in(
         connection,
         "accept-topic",
         projection,
-        who,
+        operator,
         arguments,
         before_after,
     )
@@ -241,7 +279,7 @@ pub(crate) async fn set_running(
 ) -> Result<Uuid, RepositionError> {
     let kind = if running { "resume" } else { "pause" };
     begin(connection, kind, projection, operator).await?;
-    let done = set_running_in(connection, projection, running, kind, operator.who).await;
+    let done = set_running_in(connection, projection, running, kind, operator).await;
     match &done {
         Ok(_) => transaction::commit(connection).await?,
         Err(_) => transaction::rollback(connection).await?,
@@ -254,7 +292,7 @@ async fn set_running_in(
     projection: &str,
     running: bool,
     kind: &str,
-    who: &str,
+    operator: Operator<'_>,
 ) -> Result<Uuid, RepositionError> {
     transaction::lock_generation(connection, projection).await?;
     let Some(live) = store::projection::lock(connection, projection).await? else {
@@ -263,15 +301,11 @@ async fn set_running_in(
     let desired = if running { "running" } else { "paused" };
     store::projection::set_desired(connection, projection, desired).await?;
     position::resume(connection, projection, live.generation, !running).await?;
-    let record = Operation {
-        id: Uuid::new_v4(),
-        kind,
-        projection,
-        who,
-        arguments: json!({}),
-        before: json!({ "desired_state": live.desired_state }),
-        after: json!({ "desired_state": desired }),
-    };
+    let before_after = (
+        json!({ "desired_state": live.desired_state }),
+        json!({ "desired_state": desired }),
+    );
+    let record = operator.record(kind, projection, json!({}), before_after);
     operation::insert(connection, &record).await?;
     Ok(record.id)
 }
@@ -330,11 +364,11 @@ async fn record(
     connection: &mut PgConnection,
     kind: &str,
     projection: &str,
-    who: &str,
-    arguments: serde_json::Value,
+    operator: Operator<'_>,
+    arguments: Value,
     (before, after): (&[Stood], &[Stood]),
 ) -> Result<Uuid, store::Error> {
-    let rows = |rows: &[Stood]| -> serde_json::Value {
+    let rows = |rows: &[Stood]| -> Value {
         let row = |p: &Stood| {
             json!({
                 "partition": format!("{}[{}]", p.topic, p.partition), "next_offset": p.next_offset,
@@ -343,15 +377,8 @@ async fn record(
         };
         rows.iter().map(row).collect()
     };
-    let record = Operation {
-        id: Uuid::new_v4(),
-        kind,
-        projection,
-        who,
-        arguments,
-        before: rows(before),
-        after: rows(after),
-    };
+    let before_after = (rows(before), rows(after));
+    let record = operator.record(kind, projection, arguments, before_after);
     operation::insert(connection, &record).await?;
     Ok(record.id)
 }

@@ -20,14 +20,14 @@ use super::topic_watch::{self, TopicIds};
 use super::writer::{Bounds, Limits, Writer};
 use super::{attendance, outgoing, start};
 use crate::codec::Decoder;
-use crate::config::Config;
+use crate::config::{Config, Shares};
 use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::health::Board;
 use crate::kafka::{
     self, Assignment, Cluster, ClusterError, DatabaseTag, GroupProtocol, Inputs, Joined, Member,
-    MemberError, MemberSettings, Neighbours,
+    MemberError, MemberSettings, Neighbours, PREFETCH_MIN, Topics,
 };
 use crate::projection::Projection;
 use crate::registry::Registry;
@@ -109,6 +109,8 @@ pub(super) struct Service {
     pub(super) database: Database,
     pub(super) cluster: Cluster,
     pub(super) owner: String,
+    /// What of the memory is for what.
+    shares: Shares,
     /// What no stored text may show.
     secrets: Arc<Secrets>,
     /// For all projections: each schema is asked for once.
@@ -133,7 +135,7 @@ pub(crate) async fn run(
     if projections.is_empty() {
         return Err(Error::NoProjection);
     }
-    let service = Arc::new(Service::new(config, board, stop)?);
+    let service = Arc::new(Service::new(config, projections.len(), board, stop)?);
     let topic = projections.iter().flat_map(|p| p.topics.first()).next();
     let _observing = service.observe(topic.cloned())?;
     let Some(()) = service
@@ -189,7 +191,7 @@ pub(crate) async fn run_relay(
     board: Board,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let service = Service::new(config, board, stop)?;
+    let service = Service::new(config, 1, board, stop)?;
     let _observing = service.observe(None)?;
     let Some(()) = service
         .until_it_works("service", || service.check_version())
@@ -217,6 +219,7 @@ pub(crate) async fn run_relay(
 impl Service {
     pub(super) fn new(
         config: Config,
+        projections: usize,
         board: Board,
         stop: CancellationToken,
     ) -> Result<Self, Error> {
@@ -228,6 +231,7 @@ impl Service {
             database,
             cluster: Cluster::new(&config.kafka)?,
             owner: owner(),
+            shares: config.memory.shares(projections, config.apply.writers),
             secrets: Arc::new(config.secrets()),
             tag: OnceLock::new(),
             outbox: Arc::new(Notify::new()),
@@ -246,6 +250,7 @@ impl Service {
         let observer = Observer {
             database: self.database.clone(),
             cluster: self.cluster.clone(),
+            topics: Topics::new(&self.config.kafka)?,
             uncommitted: Cluster::reading_uncommitted(&self.config.kafka)?,
             topic,
             owner: self.owner.clone(),
@@ -269,6 +274,7 @@ impl Service {
             owner: self.owner.clone(),
             lease: self.config.relay.lease,
             attempts_max: self.config.relay.attempts_max,
+            window_bytes: i64::try_from(self.shares.window).unwrap_or(i64::MAX),
             headers: self.config.relay.headers.clone(),
             wake: Arc::clone(&self.outbox),
             stop,
@@ -338,11 +344,15 @@ impl Service {
             () = self.stop.cancelled() => return Ok(()),
             looked = neighbours.before_joining() => looked.map_err(refused)?,
         }
+        let prefetch = tokio::select! {
+            () = self.stop.cancelled() => return Ok(()),
+            prefetch = self.prefetch(projection) => prefetch,
+        };
         let Joined {
             member,
             inputs,
             mut ended,
-        } = self.join(projection)?;
+        } = self.join(projection, prefetch)?;
         let member_gone = CancellationToken::new();
         let role = (Role::Live, None);
         let mut writers = self.writers(
@@ -398,7 +408,38 @@ impl Service {
         format!("{}.{}", self.config.group_prefix, projection.name)
     }
 
-    fn join(&self, projection: &Projection) -> Result<Joined, Error> {
+    /// What may be fetched ahead of one partition, in bytes: this process may come to own all of them. It waits for
+    /// Kafka to say how many there are, as a member without Kafka would.
+    pub(super) async fn prefetch(&self, projection: &Projection) -> usize {
+        let name = &projection.name;
+        let mut partitions = 0;
+        for topic in &projection.topics {
+            let mut failures = 0;
+            partitions += loop {
+                match self.cluster.partitions(topic).await {
+                    Ok(found) => break found.len(),
+                    // It may come yet.
+                    Err(ClusterError::NoTopic(_)) => break 0,
+                    Err(error) => {
+                        warn!(projection = name, topic, %error, "kafka does not say which partitions there are; asking again");
+                    }
+                }
+                failures += 1;
+                tokio::time::sleep(backoff::delay(failures, fastrand::f64())).await;
+            };
+        }
+        let prefetch = self.shares.prefetch / partitions.max(1);
+        if prefetch < 2 * PREFETCH_MIN {
+            warn!(
+                projection = name,
+                partitions,
+                "`memory.budget` is small for so many partitions; more than it may be used"
+            );
+        }
+        prefetch
+    }
+
+    fn join(&self, projection: &Projection, prefetch: usize) -> Result<Joined, Error> {
         Ok(Member::join(MemberSettings {
             connection: &self.config.kafka,
             protocol: self.config.group_protocol,
@@ -408,6 +449,7 @@ impl Service {
             assignment: Assignment::Group(projection.topics.clone()),
             writers: self.config.apply.writers,
             drain_max: self.config.apply.drain_max,
+            prefetch,
         })?)
     }
 
@@ -439,6 +481,7 @@ impl Service {
                 topic_ids: topic_ids.clone(),
                 limits: Limits {
                     batch_records_max: self.config.apply.batch_records_max,
+                    batch_bytes_max: self.shares.batch,
                     batch_linger: self.config.apply.batch_linger,
                     // What a crash takes back of a build is built again.
                     synchronous_commit: self.config.apply.synchronous_commit && role == Role::Live,

@@ -309,6 +309,10 @@ impl Handler for SqlProjection {
         false
     }
 
+    fn emits(&self) -> bool {
+        !self.emits.is_empty()
+    }
+
     fn statements(&self) -> String {
         let applies = self.applies.iter().map(|apply| ("", "", apply));
         let emits = self

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::Error;
 
 const DISCARD: &str = include_str!("sql/operation_discard.sql");
+const READ: &str = include_str!("sql/operation_read.sql");
 const INSERT: &str = include_str!("sql/operation_insert.sql");
 
 /// An operator action, as it is recorded.
@@ -37,6 +38,29 @@ pub(crate) async fn insert(
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// An operator action, as it was recorded.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Recorded {
+    pub(crate) kind: String,
+    pub(crate) projection: String,
+    pub(crate) who: String,
+    pub(crate) at: chrono::DateTime<chrono::Utc>,
+    pub(crate) arguments: Value,
+    pub(crate) before: Value,
+    pub(crate) after: Value,
+}
+
+/// Reads what was done under an id.
+pub(crate) async fn read(
+    connection: &mut PgConnection,
+    id: Uuid,
+) -> Result<Option<Recorded>, Error> {
+    Ok(sqlx::query_as(READ)
+        .bind(id)
+        .fetch_optional(connection)
+        .await?)
 }
 
 /// How a dead letter was given up.

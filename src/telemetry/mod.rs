@@ -18,8 +18,8 @@ pub(crate) use phases::{Phase, Phases};
 pub(crate) use process::process;
 use table::{
     BATCH_PHASE, BATCH_RECORDS, BATCH_SECONDS, CLAIMED, FENCED, HALTED, LOST, MESSAGES,
-    NOT_MIRRORED, NOT_SENT, PARKED, QUARANTINED, RECORDS, REFUSED, REGISTRY, REPEATED, RETRIED,
-    REVOKE_SECONDS, REVOKED, SENT, STOOD_STILL, STRAGGLERS, UNKNOWN,
+    NOT_MIRRORED, NOT_SENT, PARKED, QUARANTINED, REBALANCE_SECONDS, REBALANCES, RECORDS, REFUSED,
+    REGISTRY, REPEATED, RETRIED, REVOKE_SECONDS, REVOKED, SENT, STOOD_STILL, STRAGGLERS, UNKNOWN,
 };
 pub(crate) use table::{Metric, recorder};
 
@@ -95,6 +95,14 @@ pub(crate) fn fenced(projection: &str) {
 pub(crate) fn revoked(projection: &str, partitions: usize, took: Duration) {
     counter!(REVOKED, "projection" => projection.to_owned()).increment(partitions as u64);
     histogram!(REVOKE_SECONDS, "projection" => projection.to_owned()).record(took);
+}
+
+/// The group has assigned; `took` is how long that was waited for, if it was.
+pub(crate) fn rebalanced(group: &str, took: Option<Duration>) {
+    counter!(REBALANCES, "group" => group.to_owned()).increment(1);
+    if let Some(took) = took {
+        histogram!(REBALANCE_SECONDS, "group" => group.to_owned()).record(took);
+    }
 }
 
 pub(crate) fn batch_refused(projection: &str, outcome: &'static str) {

@@ -3,8 +3,8 @@
 use std::fs;
 
 use super::table::{
-    Metric, PROCESS_CPU_SECONDS_TOTAL, PROCESS_OPEN_FDS, PROCESS_RESIDENT_MEMORY_BYTES,
-    PROCESS_THREADS,
+    Metric, PROCESS_CPU_SECONDS_TOTAL, PROCESS_MAX_FDS, PROCESS_OPEN_FDS,
+    PROCESS_RESIDENT_MEMORY_BYTES, PROCESS_THREADS,
 };
 
 const BYTES_PER_KIB: f64 = 1024.0;
@@ -25,6 +25,10 @@ pub(crate) fn process() -> Vec<(Metric, f64)> {
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
         known.push((PROCESS_OPEN_FDS, open.count() as f64));
+    }
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    if let Some(max) = files.current {
+        known.push((PROCESS_MAX_FDS, max as f64));
     }
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let seconds = used.tv_sec as f64 + used.tv_nsec as f64 / 1e9;

@@ -39,6 +39,8 @@ pub(super) const BATCH_RECORDS: &str = "tidegate_batch_records";
 pub(super) const BATCH_SECONDS: &str = "tidegate_batch_seconds";
 pub(super) const BATCH_PHASE: &str = "tidegate_batch_phase_seconds";
 pub(super) const RETRIED: &str = "tidegate_batch_retries_total";
+pub(super) const REBALANCES: &str = "tidegate_rebalances_total";
+pub(super) const REBALANCE_SECONDS: &str = "tidegate_rebalance_seconds";
 pub(super) const REFUSED: &str = "tidegate_batches_refused_total";
 pub(super) const UNKNOWN: &str = "tidegate_commits_unanswered_total";
 pub(super) const LOST: &str = "tidegate_database_connections_lost_total";
@@ -128,6 +130,11 @@ pub(crate) const LOG_START_DISTANCE_RECORDS: Metric = of_now(
     PARTITION,
     "Offsets between the log's beginning and the position: below 0, retention has taken records that were not applied",
 );
+pub(crate) const RETENTION_RUNWAY_SECONDS: Metric = of_now(
+    "tidegate_retention_runway_seconds",
+    PARTITION,
+    "At least how long until retention by time removes a record that is not applied; none where a topic keeps everything",
+);
 pub(crate) const PROJECTION_PAUSED: Metric = of_now(
     "tidegate_projection_paused",
     PROJECTION,
@@ -190,6 +197,16 @@ pub(crate) const PROCESS_RESIDENT_MEMORY_BYTES: Metric = of_now(
 );
 pub(crate) const PROCESS_OPEN_FDS: Metric =
     of_now("process_open_fds", &[], "File descriptors that it has open");
+pub(crate) const PROCESS_MAX_FDS: Metric = of_now(
+    "process_max_fds",
+    &[],
+    "File descriptors that it may have open",
+);
+pub(crate) const PROCESS_START_TIME_SECONDS: Metric = of_now(
+    "process_start_time_seconds",
+    &[],
+    "When it began, in seconds since 1970",
+);
 pub(crate) const PROCESS_THREADS: Metric = of_now("process_threads", &[], "Its threads");
 pub(crate) const PROCESS_CPU_SECONDS_TOTAL: Metric = counter(
     "process_cpu_seconds_total",
@@ -263,6 +280,16 @@ pub(crate) const ALL: &[Metric] = &[
         "Time to finish, or abort, and give up revoked partitions",
     ),
     counter(
+        REBALANCES,
+        &["group"],
+        "Assignments that a consumer group has given to this process",
+    ),
+    histogram(
+        REBALANCE_SECONDS,
+        &["group"],
+        "Time from joining the group, or from a revoke, to the next assignment",
+    ),
+    counter(
         STRAGGLERS,
         PROJECTION,
         "Transactions of stopped workers that were ended",
@@ -304,6 +331,7 @@ pub(crate) const ALL: &[Metric] = &[
     LAG_SECONDS,
     HELD_BACK_RECORDS,
     LOG_START_DISTANCE_RECORDS,
+    RETENTION_RUNWAY_SECONDS,
     PROJECTION_PAUSED,
     PARKED_RECORDS,
     PARKED_OLDEST_AGE_SECONDS,
@@ -318,6 +346,8 @@ pub(crate) const ALL: &[Metric] = &[
     PROCESS_RESIDENT_MEMORY_BYTES,
     PROCESS_CPU_SECONDS_TOTAL,
     PROCESS_OPEN_FDS,
+    PROCESS_MAX_FDS,
+    PROCESS_START_TIME_SECONDS,
     PROCESS_THREADS,
 ];
 

@@ -5,6 +5,7 @@
 mod header_names;
 mod message;
 mod record;
+mod trace_context;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ pub(crate) use header_names::HeaderNames;
 pub use message::Message;
 pub(crate) use record::Anchor;
 pub use record::{Header, Record, RecordBuilder};
+pub(crate) use trace_context::TraceContext;
 
 /// One partition of one topic. Ordered by topic, then partition: the lock order of position rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

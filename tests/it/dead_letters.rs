@@ -238,7 +238,7 @@ fn each_kind_of_poison_is_parked_alone_with_its_reason() {
 
 const LEDGER_ENTRY: &str = "2026-01-05T00:00:00Z";
 
-fn entry(sender: &Sender, partition: i32, account: &str, seq: i64) {
+pub(crate) fn entry(sender: &Sender, partition: i32, account: &str, seq: i64) {
     sender.send_json(
         partition,
         &json!({ "id": format!("{account}/{seq}"), "account": account, "seq": seq, "amount": 10,

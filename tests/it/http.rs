@@ -31,12 +31,29 @@ impl Asked {
         Self { process, address }
     }
 
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
     pub(crate) fn ask(&self, request: &str) -> (u16, String) {
+        self.ask_with(request, "X-It: it", "")
+    }
+
+    pub(crate) fn ask_with(&self, request: &str, headers: &str, body: &str) -> (u16, String) {
+        self.speak(request, &format!("Host: it\r\n{headers}"), body)
+    }
+
+    /// Asks by another name of this machine.
+    pub(crate) fn ask_as(&self, host: &str, request: &str) -> (u16, String) {
+        self.speak(request, &format!("Host: {host}"), "")
+    }
+
+    fn speak(&self, request: &str, headers: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         write!(
             stream,
-            "{request} HTTP/1.1\r\nHost: it\r\nConnection: close\r\n\r\n"
+            "{request} HTTP/1.1\r\n{headers}\r\nConnection: close\r\n\r\n{body}"
         )
         .unwrap();
         let mut answer = String::new();

@@ -18,6 +18,7 @@ mod harness;
 #[path = "../../src/failpoint.rs"]
 mod failpoint;
 
+mod admin;
 mod apply;
 mod avro;
 mod avro_ledger;
@@ -38,6 +39,8 @@ mod history;
 mod http;
 mod kinds;
 mod log_shape;
+mod logs;
+mod memory;
 mod operate;
 mod outage;
 mod outbox;

@@ -295,7 +295,16 @@ fn config_show_says_where_each_setting_comes_from() {
         gate[0].0 == "none" && gate[0].1.contains("show.toml:"),
         "{gate:?}"
     );
+    let account = setting("projections.journal.columns.account");
+    assert_eq!(account[0].0, "text", "a column is its projection's");
+    // What the budget is shared out to.
+    assert_eq!(setting("memory.budget"), text("512MB", "default"));
+    assert_eq!(shown["memory"]["prefetch"], 256 << 20);
     let table = show(&["config", "show"]).stdout;
+    assert!(
+        table.contains("256MB  fetched ahead by each projection"),
+        "{table}"
+    );
     assert!(
         table.contains("projections.journal.topics") && !table.contains("hunter"),
         "{table}"

@@ -316,7 +316,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/cli/demo",
             "src/cli/explain/log.rs",
             // A log filter names it.
-            "src/cli/run.rs",
+            "src/cli/log.rs",
         ],
     );
 }

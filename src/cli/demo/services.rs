@@ -65,6 +65,7 @@ impl Services {
         }
         let child = command
             .envs(launch.environment.iter().map(|(k, v)| (*k, v.as_str())))
+            .env("TIDEGATE_LOG_FORMAT", "text")
             .stdin(Stdio::null())
             .stdout(file.try_clone().context("a log file")?)
             .stderr(file)

@@ -6,10 +6,10 @@ mod show;
 use std::sync::Arc;
 
 use clap::Subcommand;
-use tracing_subscriber::EnvFilter;
 
+use super::log::{QUIET_LOG, log_text};
 use super::output::{counted, number};
-use super::run::{QUIET_LOG, stop_on_signals};
+use super::run::stop_on_signals;
 use super::{
     CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, projections, who,
 };
@@ -363,12 +363,7 @@ async fn rebuilder(named: &Named, registry: Registry) -> Result<Rebuilder, Faile
         let error = anyhow::anyhow!("there is no projection `{name}`; known are: {known}");
         return Err(Failed::new(64, error));
     };
-    let filter = EnvFilter::try_new(&named.log)
-        .map_err(|error| Failed::new(64, anyhow::Error::new(error).context("--log")))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    log_text(&named.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
     let rebuilder = Rebuilder::new(config, Arc::clone(projection), who("rebuild"), stop);
     rebuilder.await.map_err(|error| failed(error.into()))

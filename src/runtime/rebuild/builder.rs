@@ -188,6 +188,7 @@ impl Rebuilder {
             assignment: Assignment::ByHand,
             writers: config.apply.writers,
             drain_max: config.apply.drain_max,
+            prefetch: service.prefetch(&self.projection).await,
         })
         .map_err(RunError::from)?;
         let (bounds, bound) = watch::channel(Bounds::new());

@@ -159,7 +159,7 @@ impl Rebuilder {
         who: String,
         stop: CancellationToken,
     ) -> Result<Self, RunError> {
-        let service = Service::new(config, Board::new(), stop)?;
+        let service = Service::new(config, 1, Board::new(false), stop)?;
         service.check_version().await?;
         Ok(Self {
             service: Arc::new(service),

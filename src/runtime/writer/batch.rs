@@ -1,13 +1,17 @@
 //! Takes records, cuts a batch, applies it.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use tracing::{debug, error, info, warn};
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span, debug, error, info, info_span, warn};
 use uuid::Uuid;
 
 use super::claiming::what_next;
-use super::{BATCH_BYTES_MAX, Ended, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
+use super::{Ended, LOOK_EVERY, Passed, Running, State, Work, Writer, jitter};
 use crate::engine::isolation;
+use crate::engine::parking::Rejection;
 use crate::kafka::{ClusterError, Polled};
 use crate::runtime::apply::{self, Applied, Applier, Failure, Part};
 use crate::runtime::claim::Role;
@@ -16,7 +20,12 @@ use crate::runtime::stragglers::ending_stragglers;
 use crate::store;
 use crate::store::position::{Claimed, Condition};
 use crate::telemetry;
-use crate::types::{Anchor, NextOffset, Record, TopicPartition};
+use crate::types::{Anchor, NextOffset, Record, TopicPartition, TraceContext};
+
+/// Partitions, and traces, that a batch's span names.
+const SHOWN_MAX: usize = 8;
+/// Records of each partition that are asked for their traces.
+const LOOKED_AT_MAX: usize = 100;
 
 /// A partition's share of the next batch: its first records, and the position behind them.
 pub(super) struct Chosen {
@@ -26,6 +35,27 @@ pub(super) struct Chosen {
 }
 
 impl Writer {
+    /// Once for a reason, not for each record; and without the errors' texts, which may quote a value.
+    fn tell_parked(&self, applied: &Applied) {
+        let projection = &self.projection.name;
+        let mut reasons: BTreeMap<&'static str, (usize, &Rejection, String)> = BTreeMap::new();
+        for (partition, offset, rejection) in &applied.parked {
+            let reason = rejection.reason.name();
+            telemetry::parked(projection, reason);
+            let first = || (0, rejection, format!("{partition}@{offset}"));
+            reasons.entry(reason).or_insert_with(first).0 += 1;
+        }
+        for (reason, (records, rejection, first)) in reasons {
+            match rejection.reason.is_failure() {
+                true => {
+                    let sqlstate = rejection.sqlstate.as_deref().unwrap_or_default();
+                    warn!(projection, reason, sqlstate, records, first, "parked");
+                }
+                false => debug!(projection, reason, records, first, "parked"),
+            }
+        }
+    }
+
     /// Takes what the queues have, until a batch is full.
     pub(super) async fn take_records(&self, work: &mut Work) {
         let (mut records, mut bytes) = self.held(work);
@@ -46,7 +76,7 @@ impl Writer {
             while running.ended.is_none()
                 && expected(running) < bound
                 && records < work.batch_records_max
-                && bytes < BATCH_BYTES_MAX
+                && bytes < self.limits.batch_bytes_max
             {
                 match running.queue.poll(with_headers) {
                     Polled::Record(record) => {
@@ -237,7 +267,7 @@ impl Writer {
         let (records, bytes) = self.held(work);
         records > 0
             && (records >= work.batch_records_max
-                || bytes >= BATCH_BYTES_MAX
+                || bytes >= self.limits.batch_bytes_max
                 || since.elapsed() >= self.limits.batch_linger
                 || work.partitions.values().any(hurried))
     }
@@ -306,6 +336,11 @@ impl Writer {
     }
 
     pub(super) async fn apply_batch(&self, work: &mut Work, chosen: &[Chosen]) {
+        let span = span(&self.projection.name, work, chosen);
+        self.apply_chosen(work, chosen).instrument(span).await;
+    }
+
+    async fn apply_chosen(&self, work: &mut Work, chosen: &[Chosen]) {
         work.held_since = None;
         let (Some(connection), Some(generation)) =
             (work.connection.take(), work.generation.clone())
@@ -422,18 +457,7 @@ impl Writer {
         work.unknown = None;
         work.failures = 0;
         work.brake.take(applied.failed.iter().copied());
-        for (partition, offset, rejection) in &applied.parked {
-            let (reason, detail) = (rejection.reason.name(), &rejection.detail);
-            telemetry::parked(&self.projection.name, reason);
-            match rejection.reason.is_failure() {
-                true => {
-                    warn!(projection = self.projection.name, %partition, offset, reason, detail, "parked")
-                }
-                false => {
-                    debug!(projection = self.projection.name, %partition, offset, reason, detail, "parked")
-                }
-            }
-        }
+        self.tell_parked(&applied);
         let totals = &applied.totals;
         let outcomes = telemetry::Outcomes {
             applied: totals.applied,
@@ -464,6 +488,52 @@ impl Writer {
             self.say(work, partition, Condition::Running, "").await;
         }
     }
+}
+
+/// A batch, for whoever follows what happens: what it takes, and by which traces that was written. A subscriber of
+/// OpenTelemetry makes links of these: a batch has many causes.
+fn span(projection: &str, work: &Work, chosen: &[Chosen]) -> Span {
+    let records: usize = chosen.iter().map(|chosen| chosen.count).sum();
+    let span = info_span!(
+        "batch",
+        projection,
+        records,
+        partitions = Empty,
+        traces = Empty
+    );
+    if span.is_disabled() {
+        return span;
+    }
+    let mut partitions = String::new();
+    let mut traces: Vec<&str> = Vec::new();
+    for (place, chosen) in chosen.iter().enumerate() {
+        let Some(State::Running(running)) = work.partitions.get(&chosen.partition) else {
+            continue;
+        };
+        let (partition, next, to) = (&chosen.partition, running.next, chosen.to);
+        match place {
+            0..SHOWN_MAX => {
+                let _ = write!(partitions, "{partition}@{next}..{to} ");
+            }
+            SHOWN_MAX => partitions.push_str(".."),
+            _ => {}
+        }
+        let records = running
+            .held
+            .records
+            .iter()
+            .take(chosen.count.min(LOOKED_AT_MAX));
+        for parent in records.filter_map(|record| Some(TraceContext::of(record)?.parent)) {
+            if traces.len() < SHOWN_MAX && !traces.contains(&parent) {
+                traces.push(parent);
+            }
+        }
+    }
+    span.record("partitions", partitions.trim_end());
+    if !traces.is_empty() {
+        span.record("traces", traces.join(" "));
+    }
+    span
 }
 
 /// Why a log cannot go on that has another record where the last applied one was, or one where the position

@@ -184,9 +184,12 @@ impl Writer {
         then: Then,
     ) {
         let why = &rejection.detail;
+        // Without the error's text, which may quote a value.
         info!(
             projection = self.projection.name,
-            why, "a record is refused; looking for it"
+            reason = rejection.reason.name(),
+            sqlstate = rejection.sqlstate.as_deref().unwrap_or_default(),
+            "a record is refused; looking for it"
         );
         let mut first: usize = 0;
         let mut found: Option<TopicPartition> = None;
@@ -219,7 +222,10 @@ impl Writer {
         }
         let why = format!("{partition} offset {}: {why}", offset.unwrap_or_default());
         let again = (then == Then::HaltAndLook).then(|| Instant::now() + GAP_LOOK_EVERY);
-        self.halt(work, &partition, &why, again).await;
+        let reason = rejection.reason.name();
+        error!(projection = self.projection.name, %partition, offset, reason, "halting; `tidegate status` says why");
+        self.halt_as(work, &partition, Condition::Halted, &why, again)
+            .await;
     }
 
     /// Stops a partition until a person acts, or until `again`, if the claim is still the newest: a worker
@@ -231,8 +237,14 @@ impl Writer {
         why: &str,
         again: Option<Instant>,
     ) {
+        self.tell_halt(partition, why);
         self.halt_as(work, partition, Condition::Halted, why, again)
             .await;
+    }
+
+    fn tell_halt(&self, partition: &TopicPartition, why: &str) {
+        let why = self.secrets.cleaned(why);
+        error!(projection = self.projection.name, %partition, why, "halting");
     }
 
     /// The same for a log that is another one than was applied: whoever resets or accepts it is to know (I5).
@@ -242,6 +254,7 @@ impl Writer {
         partition: &TopicPartition,
         why: &str,
     ) {
+        self.tell_halt(partition, why);
         self.halt_as(work, partition, Condition::HaltedInDoubt, why, None)
             .await;
     }
@@ -265,7 +278,6 @@ impl Writer {
         };
         self.member.unfetch(partition);
         let why = &*self.secrets.cleaned(why);
-        error!(projection, %partition, why, "halting");
         telemetry::halted(projection);
         // What went wrong may have cost the connection; the halt must be told all the same.
         if work.connection.is_none() {

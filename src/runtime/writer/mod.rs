@@ -53,8 +53,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const BUILD_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long saying goodbye to partitions may take.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
-/// Records of this many bytes make a batch full.
-const BATCH_BYTES_MAX: usize = 16 << 20;
 /// How long a partition stays halted at a gap before it looks again: the missing event may come through
 /// another partition.
 const GAP_LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -63,6 +61,8 @@ const GAP_LOOK_EVERY: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) batch_records_max: usize,
+    /// Records of so many bytes make a batch full.
+    pub(crate) batch_bytes_max: usize,
     pub(crate) batch_linger: Duration,
     pub(crate) synchronous_commit: bool,
 }

@@ -161,6 +161,7 @@ impl<'w> Launch<'w> {
             )
             .env("TIDEGATE__POSTGRES__URL", self.world.db.url())
             .env("TIDEGATE_LOG", "info,tidegate=debug")
+            .env("TIDEGATE_LOG_FORMAT", "text")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         child

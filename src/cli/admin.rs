@@ -1,0 +1,233 @@
+//! The commands that somebody may give over HTTP while the service runs: see `http/admin.rs` for who may.
+//!
+//! A request's key becomes the id of its row in `operation`, which is written in the transaction that does it. So
+//! however often it is repeated, and to however many processes, it is done once; the database decides (I2).
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use super::dead_letters::{self, Which, find, letter_failed};
+use super::{CODE_CONFIGURATION, CODE_NEEDS_A_PERSON, Failed, connect, reposition_failed, status};
+use crate::config::Config;
+use crate::engine::redact::Secrets;
+use crate::http::{Action, Answered, Answering, Asked, Operations};
+use crate::kafka::Connection;
+use crate::projection::Projection;
+use crate::registry::Registry as SchemaRegistry;
+use crate::runtime::{self, Operator};
+use crate::store::operation::{self, Recorded};
+use crate::store::{Database, dead_letter};
+
+/// Namespace of the ids that requests name themselves.
+const REQUESTS: Uuid = Uuid::from_u128(0x5b0c_2f6e_91d4_4c8a_a1f3_7e02_66d9_3c15);
+/// Letters that one request takes in hand, at most.
+const LETTERS_MAX: i64 = 1_000_000;
+
+/// What the commands need.
+pub(super) struct Remote(Arc<Inner>);
+
+struct Inner {
+    projections: Vec<Arc<Projection>>,
+    database: Database,
+    kafka: Connection,
+    schemas: Option<Arc<SchemaRegistry>>,
+    secrets: Secrets,
+}
+
+/// What of a request's body is understood.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    entity: Option<String>,
+    reason: Option<String>,
+    number: Option<i64>,
+    why: Option<String>,
+}
+
+impl Remote {
+    pub(super) fn new(config: &Config, projections: &[Arc<Projection>]) -> Result<Self, Failed> {
+        let database = super::database(config)?;
+        Ok(Self(Arc::new(Inner {
+            projections: projections.to_vec(),
+            schemas: super::schema_registry(config, &database)?,
+            database,
+            kafka: config.kafka.clone(),
+            secrets: config.secrets(),
+        })))
+    }
+}
+
+impl Operations for Remote {
+    fn act(&self, asked: Asked) -> Answering<'_> {
+        let inner = Arc::clone(&self.0);
+        // It goes on when whoever asked has gone.
+        let done = tokio::spawn(async move { inner.act(asked).await });
+        Box::pin(async move {
+            match done.await {
+                Ok(answered) => answered,
+                Err(_) => Answered::refused(500, "it has panicked; see the log"),
+            }
+        })
+    }
+}
+
+impl Inner {
+    async fn act(&self, asked: Asked) -> Answered {
+        let done = match asked.action {
+            Action::Status => status::read(&self.database, &self.kafka).await,
+            _ => Box::pin(self.once(&asked)).await,
+        };
+        match done {
+            Ok(body) => Answered { status: 200, body },
+            Err(failed) => {
+                let why = self.secrets.cleaned(&format!("{:#}", failed.error));
+                Answered::refused(http_status(failed.code), why)
+            }
+        }
+    }
+
+    /// Does what is asked for, unless it has been done.
+    async fn once(&self, asked: &Asked) -> Result<Value, Failed> {
+        let id = Uuid::new_v5(&REQUESTS, asked.key.as_bytes());
+        let request = json!({
+            "action": format!("{:?}", asked.action), "projection": asked.projection, "body": asked.body,
+        });
+        let mut connection = connect(&self.database).await?;
+        if let Some(done) = operation::read(&mut connection, id).await? {
+            return repeated(id, &done, &request);
+        }
+        let who = format!("HTTP API from {}", asked.from);
+        let operator = Operator {
+            who: &who,
+            operation: id,
+            request: Some(&request),
+            timeouts: &self.database.timeouts,
+        };
+        match self.perform(&mut connection, asked, operator).await {
+            Ok(result) => match operation::read(&mut connection, id).await? {
+                Some(done) => Ok(described(id, &done, false, result)),
+                None => Ok(json!({ "result": result, "repeated": false })),
+            },
+            Err(failed) => {
+                // Somebody else may have done it meanwhile, with the same key.
+                let mut connection = connect(&self.database).await?;
+                match operation::read(&mut connection, id).await? {
+                    Some(done) => repeated(id, &done, &request),
+                    None => Err(failed),
+                }
+            }
+        }
+    }
+
+    async fn perform(
+        &self,
+        connection: &mut PgConnection,
+        asked: &Asked,
+        operator: Operator<'_>,
+    ) -> Result<Value, Failed> {
+        let projection = find(&self.projections, &asked.projection)
+            .map_err(|failed| Failed::new(NOTHING, failed.error))?;
+        let name = projection.name();
+        let body: Body = serde_json::from_value(asked.body.clone()).map_err(|error| {
+            Failed::new(WRONG, anyhow::Error::new(error).context("the request"))
+        })?;
+        let missing =
+            |what: &str| Failed::new(WRONG, anyhow::anyhow!("the request has no `{what}`"));
+        match asked.action {
+            Action::Status => Ok(Value::Null),
+            Action::Pause | Action::Resume => {
+                let running = asked.action == Action::Resume;
+                let done = runtime::set_running(connection, name, running, operator).await;
+                done.map_err(reposition_failed)?;
+                Ok(json!({ "running": running }))
+            }
+            Action::AcceptGap => {
+                let entity = body.entity.ok_or_else(|| missing("entity"))?;
+                let done = runtime::accept_gap(connection, projection, &entity, operator).await;
+                let (_, before, first) = done.map_err(letter_failed)?;
+                Ok(json!({ "after": before, "comes": first }))
+            }
+            Action::Discard => {
+                let why = body.why.clone().ok_or_else(|| missing("why"))?;
+                let which = which(body)?;
+                let filter = which.filter(Some(name), false);
+                let letters = dead_letter::list(connection, &filter, LETTERS_MAX).await?;
+                if letters.is_empty() {
+                    return Err(Failed::new(
+                        NOTHING,
+                        anyhow::anyhow!("no such record is parked"),
+                    ));
+                }
+                let done = runtime::discard(connection, projection, &letters, &why, operator).await;
+                done.map_err(letter_failed)?;
+                Ok(json!({ "discarded": letters.len() }))
+            }
+            Action::Redrive => {
+                let filter = which(body)?.filter(Some(name), false);
+                let letters = dead_letter::list(connection, &filter, LETTERS_MAX).await?;
+                let begun = runtime::begin_redrive(connection, name, letters.len(), operator).await;
+                begun.map_err(letter_failed)?;
+                let redriving = dead_letters::Redriving {
+                    projection,
+                    database: &self.database,
+                    schemas: self.schemas.as_ref(),
+                    secrets: &self.secrets,
+                    rate: None,
+                };
+                let total = redriving.redrive(&letters, |_, _| {}).await?;
+                let failed = total.failed.iter().map(|(number, _)| *number);
+                Ok(json!({
+                    "applied": total.applied, "stale": total.stale, "duplicate": total.duplicate,
+                    "filtered": total.filtered, "messages": total.messages, "failed_again": failed.collect::<Vec<_>>(),
+                }))
+            }
+        }
+    }
+}
+
+/// The request cannot be understood.
+const WRONG: u8 = 64;
+/// There is no such thing.
+const NOTHING: u8 = 65;
+
+fn http_status(code: u8) -> u16 {
+    match code {
+        WRONG => 400,
+        NOTHING => 404,
+        CODE_NEEDS_A_PERSON | CODE_CONFIGURATION => 409,
+        _ => 503,
+    }
+}
+
+fn which(body: Body) -> Result<Which, Failed> {
+    let reason = body.reason.as_deref().map(dead_letters::reason).transpose();
+    Ok(Which {
+        entity: body.entity,
+        reason: reason.map_err(|why| Failed::new(WRONG, anyhow::anyhow!(why)))?,
+        number: body.number,
+    })
+}
+
+/// What was done when it was asked for first, if it is the same that is asked for now.
+fn repeated(id: Uuid, done: &Recorded, request: &Value) -> Result<Value, Failed> {
+    if done.arguments.get("request") == Some(request) {
+        return Ok(described(id, done, true, Value::Null));
+    }
+    let error = anyhow::anyhow!(
+        "this `Idempotency-Key` was used for another request (operation {id}, {} of {})",
+        done.kind,
+        done.projection
+    );
+    Err(Failed::new(CODE_NEEDS_A_PERSON, error))
+}
+
+fn described(id: Uuid, done: &Recorded, repeated: bool, result: Value) -> Value {
+    json!({
+        "operation": id.to_string(), "kind": done.kind, "projection": done.projection, "who": done.who,
+        "at": done.at.to_rfc3339(), "before": done.before, "after": done.after, "repeated": repeated, "result": result,
+    })
+}

@@ -1,0 +1,248 @@
+//! What can be changed over HTTP, by whom, and how often.
+
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::harness::{LONG, Launch, World, wait_until};
+use crate::http::Asked;
+
+const TOKEN: &str = "an-admin-token-of-this-test";
+
+/// A process that can be told what to do by who has the token.
+fn start(launch: Launch<'_>) -> Asked {
+    Asked::start(
+        launch
+            .env("TIDEGATE__HTTP__ADMIN", "true")
+            .env("TIDEGATE__HTTP__ADMIN_TOKEN", TOKEN),
+    )
+}
+
+/// Status and answer to a POST with this key.
+fn post(asked: &Asked, path: &str, key: &str, body: &Value) -> (u16, Value) {
+    let body = body.to_string();
+    let headers = format!(
+        "Authorization: Bearer {TOKEN}\r\nIdempotency-Key: {key}\r\nContent-Length: {}",
+        body.len()
+    );
+    let (status, answer) = asked.ask_with(&format!("POST /admin/{path}"), &headers, &body);
+    let answer = serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"));
+    (status, answer)
+}
+
+fn operations(world: &World) -> Vec<(String, String)> {
+    world
+        .db
+        .rows("SELECT kind, who FROM tidegate.operation ORDER BY at")
+}
+
+// I2: the operation's id decides in the database, whichever process is asked.
+#[test]
+fn a_request_that_is_repeated_acts_once() {
+    let world = World::journal(2);
+    let first = start(world.launch("a"));
+    wait_until(LONG, "it works", || {
+        world.is_owned_by("journal", first.process())
+    });
+    let second = start(world.launch("b"));
+    let pause =
+        |asked: &Asked, key: &str| post(asked, "projections/journal/pause", key, &json!({}));
+
+    let (status, answer) = pause(&first, "k-1");
+    assert_eq!(
+        (status, &answer["repeated"]),
+        (200, &json!(false)),
+        "{answer:#}"
+    );
+    assert_eq!(answer["after"]["desired_state"], "paused");
+    let repeated = pause(&second, "k-1").1;
+    assert_eq!(repeated["repeated"], true, "{repeated:#}");
+    assert_eq!(repeated["operation"], answer["operation"]);
+    assert_eq!(repeated["at"], answer["at"]);
+
+    // Many at once, to both: one does it.
+    let resume = "projections/journal/resume";
+    let answers: Vec<(u16, Value)> = thread::scope(|scope| {
+        let ask = |asked| scope.spawn(move || post(asked, resume, "k-2", &json!({})));
+        let asking: Vec<_> = (0..8)
+            .map(|n| ask(if n % 2 == 0 { &first } else { &second }))
+            .collect();
+        asking.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(
+        answers.iter().all(|(status, _)| *status == 200),
+        "{answers:#?}"
+    );
+    let did = answers
+        .iter()
+        .filter(|(_, answer)| answer["repeated"] == false);
+    assert_eq!(did.count(), 1, "{answers:#?}");
+    let kinds: Vec<String> = operations(&world)
+        .into_iter()
+        .map(|(kind, who)| {
+            assert_eq!(who, "HTTP API from 127.0.0.1");
+            kind
+        })
+        .collect();
+    assert_eq!(kinds, ["pause", "resume"]);
+
+    // A key is one request's.
+    let (status, answer) = post(&first, "projections/journal/pause", "k-2", &json!({}));
+    assert_eq!(status, 409, "{answer:#}");
+    assert!(
+        answer["error"]
+            .as_str()
+            .unwrap()
+            .contains("used for another request"),
+        "{answer:#}"
+    );
+    // What was paused once with this key is not paused again.
+    pause(&second, "k-1");
+    assert_eq!(world.status()["projections"][0]["desired_state"], "running");
+}
+
+#[test]
+fn dead_letters_are_decided_over_http() {
+    let world = World::ledger(1);
+    let sender = world.sender();
+    for seq in [1, 4] {
+        crate::dead_letters::entry(&sender, 0, "a", seq);
+    }
+    sender.send(0, Some(b"b"), Some(b"no json"));
+    sender.flush();
+    let asked = start(world.launch("a"));
+    world.wait_until_done(LONG);
+    let letters =
+        |projection: &str, what: &str| format!("projections/{projection}/dead-letters/{what}");
+
+    let (status, answer) = post(
+        &asked,
+        "projections/balances/gate/accept-gap",
+        "gap",
+        &json!({ "entity": "a" }),
+    );
+    assert_eq!(
+        (status, &answer["result"]["comes"]),
+        (200, &json!(4)),
+        "{answer:#}"
+    );
+    wait_until(LONG, "what waited is applied", || {
+        world.db.one::<i64>("SELECT count(*) FROM tidegate.dead_letter WHERE projection = 'balances' AND state = 'waiting' AND entity = 'a'") == 0
+    });
+
+    let which = json!({ "reason": "undecodable" });
+    let (status, answer) = post(&asked, &letters("balances", "redrive"), "again", &which);
+    assert_eq!(status, 200, "{answer:#}");
+    assert_eq!(
+        answer["result"]["failed_again"].as_array().unwrap().len(),
+        1,
+        "{answer:#}"
+    );
+    let (_, repeated) = post(&asked, &letters("balances", "redrive"), "again", &which);
+    assert_eq!(repeated["repeated"], true, "{repeated:#}");
+    let attempts: i32 = world.db.one("SELECT max(attempts) FROM tidegate.dead_letter WHERE projection = 'balances' AND reason = 'undecodable'");
+
+    let discard = json!({ "reason": "undecodable", "why": "a test" });
+    let (status, answer) = post(&asked, &letters("balances", "discard"), "gone", &discard);
+    assert_eq!(
+        (status, &answer["result"]["discarded"]),
+        (200, &json!(1)),
+        "{answer:#}"
+    );
+    // There is nothing any more, and yet the answer is the first one.
+    let (status, repeated) = post(&asked, &letters("balances", "discard"), "gone", &discard);
+    assert_eq!(
+        (status, &repeated["repeated"]),
+        (200, &json!(true)),
+        "{repeated:#}"
+    );
+    assert_eq!(
+        attempts, 2,
+        "the redrive has tried it once more, and only once"
+    );
+    let kinds: Vec<String> = operations(&world)
+        .into_iter()
+        .map(|(kind, _)| kind)
+        .collect();
+    assert_eq!(kinds, ["accept-gap", "redrive", "discard"]);
+    world.tidegate(&["verify"]).expect(0);
+}
+
+#[test]
+fn whoever_has_no_token_changes_nothing() {
+    let world = World::journal(1);
+    let asked = start(world.launch("a"));
+    wait_until(LONG, "it works", || {
+        world.is_owned_by("journal", asked.process())
+    });
+    let ask = |request: &str, headers: &str| {
+        let (status, answer) = asked.ask_with(request, headers, "");
+        assert!(!answer.contains(TOKEN), "{answer}");
+        status
+    };
+    let (pause, key) = (
+        "POST /admin/projections/journal/pause",
+        "Idempotency-Key: k",
+    );
+    assert_eq!(ask(pause, key), 401);
+    assert_eq!(
+        ask(
+            "GET /admin/status",
+            "Authorization: Bearer another-token-of-this-test"
+        ),
+        401
+    );
+    let token = format!("Authorization: Bearer {TOKEN}");
+    assert_eq!(ask(pause, &token), 400, "it needs a key");
+    assert_eq!(ask("GET /admin/projections/journal/pause", &token), 405);
+    assert_eq!(ask("POST /admin/projections/journal/reset", &token), 404);
+    let nobody = format!("{token}\r\n{key}");
+    assert_eq!(ask("POST /admin/projections/nobody/pause", &nobody), 404);
+    assert!(operations(&world).is_empty());
+    // Questions need none, and the status is what the command says.
+    asked.wait_for("/livez", None);
+    let (status, answer) = asked.ask_with("GET /admin/status", &token, "");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(
+        (status, &answer["projections"][0]["name"]),
+        (200, &json!("journal"))
+    );
+
+    // Off unless it is turned on.
+    let off = Asked::start(world.launch("b"));
+    assert_eq!(off.ask("GET /admin/status").0, 404);
+}
+
+#[test]
+fn without_a_token_it_is_refused_where_others_can_reach_it() {
+    let world = World::journal(1);
+    let check = |listen: &str, token: Option<&str>| {
+        let launch = world
+            .launch("check")
+            .env("TIDEGATE__HTTP__LISTEN", listen)
+            .env("TIDEGATE__HTTP__ADMIN", "true");
+        match token {
+            Some(token) => launch.env("TIDEGATE__HTTP__ADMIN_TOKEN", token),
+            None => launch,
+        }
+        .output(&["check"])
+    };
+    let refused = check("0.0.0.0:9600", None).expect(78);
+    assert!(
+        refused.stderr.contains("without `http.admin_token`"),
+        "{}",
+        refused.stderr
+    );
+    let short = check("0.0.0.0:9600", Some("hunter2")).expect(78);
+    assert!(
+        short.stderr.contains("too short") && !short.stderr.contains("hunter2"),
+        "{}",
+        short.stderr
+    );
+    check("0.0.0.0:9600", Some(TOKEN)).expect(0);
+    check("127.0.0.1:9600", None).expect(0);
+    // Without one, only who means this machine is answered: no name that leads here.
+    let open = Asked::start(world.launch("a").env("TIDEGATE__HTTP__ADMIN", "true"));
+    assert_eq!(open.ask("GET /admin/status").0, 403);
+    assert_eq!(open.ask_as("localhost", "GET /admin/status").0, 200);
+}
