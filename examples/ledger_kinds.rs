@@ -5,7 +5,7 @@
 //! cargo run --example ledger_kinds -- run --config examples/ledger/tidegate.toml
 //! ```
 //!
-//! The configuration file adds the fourth kind, SQL. All four have the same tables and send the same messages over the
+//! The configuration file adds the fourth kind, SQL. The fold is there twice, the second time with its gate in its rows. All have the same tables and send the same messages over the
 //! same entries, which a test checks; `docs/handlers.md` says which one to choose.
 
 use std::collections::BTreeMap;
@@ -20,6 +20,12 @@ use tidegate::projection::{
 
 const SETUP: &str = "
     CREATE TABLE balance (account text PRIMARY KEY, amount bigint NOT NULL, entries bigint NOT NULL)";
+
+/// The same for a fold whose rows carry the gate.
+const SETUP_WITH_GATE: &str = "
+    CREATE TABLE balance (
+        account text PRIMARY KEY, amount bigint NOT NULL, entries bigint NOT NULL, _sequence bigint NOT NULL
+    ) WITH (fillfactor = 80)";
 
 /// What is read of an entry; its account is the entity.
 #[derive(Deserialize)]
@@ -176,6 +182,13 @@ fn registry() -> Result<Registry, RegistryError> {
             Gate::NEXT,
             Folded(overdrafts.clone()),
         ),
+        Projection::fold_with_gate(
+            "balances_folded_with_gate",
+            1,
+            &topics,
+            Gate::NEXT,
+            Folded(overdrafts.clone()),
+        ),
         Projection::batch(
             "balances_in_batches",
             1,
@@ -193,11 +206,15 @@ fn registry() -> Result<Registry, RegistryError> {
     ];
     let mut registry = Registry::new();
     for projection in kinds {
+        let setup = match projection.name() {
+            "balances_folded_with_gate" => SETUP_WITH_GATE,
+            _ => SETUP,
+        };
         registry = registry.register(
             projection
                 .entity(Source::Pointer("/account".to_owned()))
                 .sequence(Source::Pointer("/seq".to_owned()))
-                .setup(SETUP),
+                .setup(setup),
         )?;
     }
     Ok(registry)

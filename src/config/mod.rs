@@ -4,6 +4,7 @@
 //! each value, which a derived deserializer would lose: a wrong column is reported at its line.
 
 mod columns;
+mod gate_in;
 mod http;
 mod membership;
 mod memory;

@@ -25,6 +25,7 @@ const KEYS: [&str; 25] = [
     "sequence",
     "event_id",
     "gate",
+    "gate_in",
     "first",
     "tombstones",
     "on_failure",
@@ -103,6 +104,7 @@ fn read_one(
     let names = Names {
         columns: &columns,
         types: types.as_ref().map(|types| types.known.as_slice()),
+        gate_in: section.value("gate_in").is_some(),
     };
     let (mut applies, apply_places) = read_applies(name, &section, names, sources);
     let (mut emits, emit_places) = read_emits(name, &section, names, values, sources);
@@ -134,6 +136,8 @@ fn read_one(
         gate.unwrap_or(Gate::None),
         Arc::new(sql.clone()),
     );
+    let statements = sql.applies.iter().zip(&apply_places);
+    projection.gate_in = super::gate_in::read(&section, statements, &sql.emits, sources);
     projection.entity = source("entity", &section, sources);
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
@@ -394,6 +398,8 @@ struct Names<'n> {
     columns: &'n Columns,
     /// Types of event, if they are told apart.
     types: Option<&'n [String]>,
+    /// Whether rows carry the gate, so that statements name what they carried before.
+    gate_in: bool,
 }
 
 /// What becomes of records that cannot be applied.
@@ -516,7 +522,11 @@ fn read_statement(
     projection: &str,
     label: String,
     table: &Section<'_>,
-    Names { columns, types }: Names<'_>,
+    Names {
+        columns,
+        types,
+        gate_in,
+    }: Names<'_>,
     sources: &mut Sources<'_>,
 ) -> Option<(Statement, SqlPlace)> {
     let cure = "add `sql`, one statement that reads `events`";
@@ -534,7 +544,7 @@ fn read_statement(
         per_event: per_event.unwrap_or(false),
         types: seen_types(table, types, sources),
     };
-    match Statement::new(text, &columns.list) {
+    match Statement::new(text, &columns.list, gate_in) {
         Ok(statement) => {
             let named = |name: &String| last_word(&place.sql, name).is_some();
             let wrong = !columns.readable || columns.wrong.iter().any(named);

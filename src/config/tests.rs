@@ -1245,3 +1245,57 @@ fn a_value_can_come_from_a_file_that_a_variable_names() {
     );
     assert_eq!(shown(&read_text(GOOD, &twice).problems), [what]);
 }
+
+#[test]
+fn a_gate_in_the_row_names_what_its_statement_has_to_write() {
+    let in_row = r#"
+[projections.p]
+topics   = ["t"]
+entity   = "key"
+sequence = "/seq"
+gate     = "next"
+gate_in  = "b.id"
+[[projections.p.apply]]
+sql = "INSERT INTO b SELECT max(_sequence), max(_previous) FROM events"
+"#;
+    let check_said = |text: &str, expected: &[&str]| {
+        let found = shown(&read_text(&format!("{GOOD}{text}"), &[]).problems);
+        let what: Vec<&str> = found
+            .iter()
+            .filter_map(|p| Some(p.split_once(' ')?.1))
+            .collect();
+        assert_eq!(what, expected, "{text}");
+    };
+    check_said(in_row, &[]);
+    check_said(
+        &in_row.replace("\"b.id\"", "\"b\""),
+        &["`gate_in` cannot be `b`"],
+    );
+    check_said(
+        &in_row.replace("max(_previous)", "1"),
+        &[
+            "apply 1: with `gate_in` it has to write `_sequence` and `_previous` of its events, and `_previous` is not named",
+        ],
+    );
+    check_said(
+        &in_row.replace("\"next\"", "\"none\""),
+        &["there is no gate to keep in a row"],
+    );
+    check_said(
+        &in_row.replace("gate_in", "event_id = \"/id\"\ngate_in"),
+        &["an event that `event_id` drops would leave no sequence in its entity's row"],
+    );
+    check_said(
+        &in_row.replace("sql = ", "per_event = true\nsql = "),
+        &[
+            "apply 1: with `gate_in` a batch is applied in one piece, so there is neither `per_event` nor `types`",
+        ],
+    );
+    let two = format!(
+        "{in_row}[[projections.p.apply]]\nsql = \"INSERT INTO c SELECT _sequence, _previous FROM events\""
+    );
+    check_said(
+        &two,
+        &["with `gate_in` there is one `apply`: the one that writes `b`"],
+    );
+}

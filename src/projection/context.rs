@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::definition::{TOPIC_CURE, is_topic};
 use super::events::{Event, Ref};
 use super::handler::HandlerError;
+use super::problems::{TOPIC_CURE, is_topic};
 use crate::types::{Header, Message};
 
 /// The largest message that `emit` takes, in bytes of key, payload, type and headers.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use serde::de::DeserializeOwned;
 
 use super::column::{ColumnData, TextColumn};
+use super::gate_in::GateRows;
 use super::handler::HandlerError;
 use crate::engine::parking::Rejection;
 use crate::types::{Record, TopicPartition};
@@ -106,6 +107,8 @@ pub struct Batch<'a> {
     pub(crate) events: &'a Events<'a>,
     pub(crate) by_entity: &'a [Ref],
     pub(crate) in_order: &'a [Ref],
+    /// With the gate in the row: the rows of its entities, and what they carried before.
+    pub(crate) gate_rows: Option<&'a GateRows>,
 }
 
 impl<'a> Batch<'a> {

@@ -16,6 +16,7 @@ use sqlx::{Arguments as _, AssertSqlSafe, Encode, FromRow, Postgres, Row as _, T
 
 use super::context::Context;
 use super::events::{Batch, Event, Ref};
+use super::gate_in::{GateIn, SEQUENCE};
 use super::handler::{Handler, HandlerError};
 use crate::engine::Class;
 use crate::types::Message;
@@ -154,13 +155,57 @@ pub(crate) struct Folded<F> {
     load: Arc<str>,
     store: Arc<str>,
     delete: Arc<str>,
+    /// The same with the gate in the row.
+    gate_in: GateIn,
+    insert: Arc<str>,
+    update: Arc<str>,
 }
 
-/// What a batch has made of its entities' states; entities sorted.
+/// What a batch has made of its entities' states.
 struct Changes<'e, S> {
-    kept: Vec<&'e str>,
-    states: Vec<S>,
+    kept: Kept<'e, S>,
+    /// With the gate in the row: those that had one.
+    met: Kept<'e, S>,
     gone: Vec<&'e str>,
+}
+
+/// States to be written; entities sorted.
+struct Kept<'e, S> {
+    entities: Vec<&'e str>,
+    states: Vec<S>,
+    /// With the gate in the row: the sequence of each one's last event, and the one that its row carried before.
+    sequences: Vec<i64>,
+    previous: Vec<i64>,
+}
+
+impl<S> Default for Kept<'_, S> {
+    fn default() -> Self {
+        Self {
+            entities: Vec::new(),
+            states: Vec::new(),
+            sequences: Vec::new(),
+            previous: Vec::new(),
+        }
+    }
+}
+
+impl<S: State> Kept<'_, S> {
+    /// The arrays that a statement is sent with: entities, one for each column, and what is compared.
+    fn into_arguments(self, compared: bool) -> Result<PgArguments, HandlerError> {
+        let mut columns = Columns::new(&self.states);
+        columns.push(self.entities);
+        S::columns(&mut columns);
+        if compared {
+            columns.push(self.sequences);
+            if !self.previous.is_empty() {
+                columns.push(self.previous);
+            }
+        }
+        match columns.failed {
+            None => Ok(columns.arguments),
+            Some(error) => Err(failed("writing states", sqlx::Error::Encode(error))),
+        }
+    }
 }
 
 impl<F: Fold> Folded<F> {
@@ -168,26 +213,46 @@ impl<F: Fold> Folded<F> {
         let mut columns = Columns::<F::State>::new(&[]);
         F::State::columns(&mut columns);
         let (table, key) = (quoted(F::State::TABLE), quoted(F::State::KEY));
-        let (mut listed, mut arrays, mut set) = (key.clone(), "unnest($1)".to_owned(), Vec::new());
-        for (number, name) in (2..).zip(columns.names) {
+        let (mut listed, mut arrays, mut set) = (String::new(), String::new(), Vec::new());
+        let (mut named, mut compared) = (String::new(), format!("{SEQUENCE} = m.sequence"));
+        let mut number = 1;
+        for name in columns.names {
+            number += 1;
             let name = quoted(name);
             let _ = write!(listed, ", {name}");
             let _ = write!(arrays, ", unnest(${number})");
             set.push(format!("{name} = excluded.{name}"));
+            let _ = write!(named, ", unnest(${number}) AS c{number}");
+            let _ = write!(compared, ", {name} = m.c{number}");
         }
+        let (sequence, previous) = (number + 1, number + 2);
         let met = match set.is_empty() {
             true => "NOTHING".to_owned(),
             false => format!("UPDATE SET {}", set.join(", ")),
         };
         Self {
             fold,
-            load: format!("SELECT {listed} FROM {table} WHERE {key} = ANY ($1)").into(),
+            load: format!("SELECT {key}{listed} FROM {table} WHERE {key} = ANY ($1)").into(),
             store: format!(
-                "INSERT INTO {table} ({listed}) SELECT {arrays} ON CONFLICT ({key}) DO {met}"
+                "INSERT INTO {table} ({key}{listed}) SELECT unnest($1){arrays} ON CONFLICT ({key}) DO {met}"
             )
             .into(),
             delete: format!("DELETE FROM {table} WHERE {key} = ANY ($1)").into(),
+            gate_in: GateIn::new(F::State::TABLE, F::State::KEY, &listed),
+            insert: format!(
+                "INSERT INTO {table} ({key}{listed}, {SEQUENCE}) SELECT unnest($1){arrays}, unnest(${sequence}) ON CONFLICT ({key}) DO NOTHING"
+            )
+            .into(),
+            update: format!(
+                "UPDATE {table} AS s SET {compared} FROM (SELECT unnest($1) AS key{named}, unnest(${sequence}) AS sequence, unnest(${previous}) AS previous) AS m WHERE s.{key} = m.key AND s.{SEQUENCE} = m.previous"
+            )
+            .into(),
         }
+    }
+
+    /// The table of states, for the gate to be in.
+    pub(crate) fn gate_in(&self) -> GateIn {
+        self.gate_in.clone()
     }
 
     async fn apply_batch(
@@ -195,13 +260,31 @@ impl<F: Fold> Folded<F> {
         ctx: &mut Context<'_>,
         batch: &Batch<'_>,
     ) -> Result<(), HandlerError> {
-        let entities: Vec<&str> = entities(batch).map(|(entity, _)| entity).collect();
+        if let Some(rows) = batch.gate_rows {
+            let mut rows = rows.walk();
+            let found = |entity: &str| {
+                let (sequence, row) = rows.find(entity)?;
+                Some((Some(sequence), row))
+            };
+            let changes = self.fold_all(ctx, batch, found)?;
+            if let Some(entity) = changes.gone.first() {
+                return Err(HandlerError::new(
+                    Class::Halt,
+                    format!(
+                        "the fold returned no state for entity `{entity}`, whose row carries its gate and must stay; return a state that says so, or use `Projection::fold`"
+                    ),
+                ));
+            }
+            self.write_compared(ctx, &self.insert, changes.kept).await?;
+            return self.write_compared(ctx, &self.update, changes.met).await;
+        }
+        let asked: Vec<&str> = entities(batch).map(|(entity, _)| entity).collect();
         let loaded = sqlx::query(AssertSqlSafe(Arc::clone(&self.load)))
-            .bind(&entities)
+            .bind(&asked)
             .fetch_all(ctx.connection())
             .await
             .map_err(|error| failed("loading states", error))?;
-        let Changes { kept, states, gone } = self.fold_all(ctx, batch, &loaded)?;
+        let Changes { kept, gone, .. } = self.fold_loaded(ctx, batch, &loaded)?;
         drop(loaded);
         if !gone.is_empty() {
             sqlx::query(AssertSqlSafe(Arc::clone(&self.delete)))
@@ -210,9 +293,9 @@ impl<F: Fold> Folded<F> {
                 .await
                 .map_err(|error| failed("deleting states", error))?;
         }
-        if !kept.is_empty() {
-            let arguments = arguments(kept, states)?;
-            sqlx::query_with(AssertSqlSafe(Arc::clone(&self.store)), arguments)
+        if !kept.entities.is_empty() {
+            let columns = kept.into_arguments(false)?;
+            sqlx::query_with(AssertSqlSafe(Arc::clone(&self.store)), columns)
                 .execute(ctx.connection())
                 .await
                 .map_err(|error| failed("writing states", error))?;
@@ -220,25 +303,76 @@ impl<F: Fold> Folded<F> {
         Ok(())
     }
 
-    /// Folds each entity's events, in their order, into its state.
-    fn fold_all<'e>(
+    /// Writes states whose rows are still as they were read, or were not there (I4).
+    async fn write_compared(
+        &self,
+        ctx: &mut Context<'_>,
+        statement: &Arc<str>,
+        kept: Kept<'_, F::State>,
+    ) -> Result<(), HandlerError> {
+        if kept.entities.is_empty() {
+            return Ok(());
+        }
+        let entities = kept.entities.len();
+        let arguments = kept.into_arguments(true)?;
+        let done = sqlx::query_with(AssertSqlSafe(Arc::clone(statement)), arguments)
+            .execute(ctx.connection())
+            .await
+            .map_err(|error| failed("writing states", error))?;
+        match done.rows_affected() == entities as u64 {
+            true => Ok(()),
+            false => Err(HandlerError::rows_missed(
+                "writing states",
+                done.rows_affected(),
+                entities,
+            )),
+        }
+    }
+
+    fn fold_loaded<'e>(
         &self,
         ctx: &mut Context<'_>,
         batch: &Batch<'e>,
         loaded: &[PgRow],
     ) -> Result<Changes<'e, F::State>, HandlerError> {
-        let events = batch.events;
         let keyed = loaded.iter().map(|row| Ok((row.try_get(0)?, row)));
         let mut rows: Vec<(&str, &PgRow)> = keyed.collect::<sqlx::Result<_>>()?;
         rows.sort_unstable_by_key(|(key, _)| *key);
         let mut rows = rows.into_iter().peekable();
+        let found = |entity: &str| {
+            let (_, row) = rows.next_if(|(key, _)| *key == entity)?;
+            Some((None, row))
+        };
+        let changes = self.fold_all(ctx, batch, found)?;
+        match rows.next() {
+            None => Ok(changes),
+            Some((key, _)) => Err(HandlerError::new(
+                Class::Halt,
+                format!(
+                    "table `{}` has answered with `{key}`, which is no entity that it was asked for; its key `{}` must be `text`",
+                    F::State::TABLE,
+                    F::State::KEY
+                ),
+            )),
+        }
+    }
+
+    /// Folds each entity's events, in their order, into its state. `found` tells the row of an entity, and the sequence
+    /// that it carries if it does.
+    fn fold_all<'e, 'r>(
+        &self,
+        ctx: &mut Context<'_>,
+        batch: &Batch<'e>,
+        mut found: impl FnMut(&str) -> Option<(Option<i64>, &'r PgRow)>,
+    ) -> Result<Changes<'e, F::State>, HandlerError> {
+        let events = batch.events;
         let mut changes = Changes {
-            kept: Vec::new(),
-            states: Vec::new(),
+            kept: Kept::default(),
+            met: Kept::default(),
             gone: Vec::new(),
         };
         for (entity, refs) in entities(batch) {
-            let row = rows.next_if(|(key, _)| *key == entity);
+            let row = found(entity);
             let mut state = row
                 .map(|(_, row)| F::State::from_row(row))
                 .transpose()
@@ -252,27 +386,26 @@ impl<F: Fold> Folded<F> {
                     ctx.emit_ref(*reference, &name, message)?;
                 }
             }
+            let previous = row.and_then(|(previous, _)| previous);
             match state {
                 Some(state) => {
-                    changes.kept.push(entity);
-                    changes.states.push(state);
+                    let kept = match previous {
+                        Some(_) => &mut changes.met,
+                        None => &mut changes.kept,
+                    };
+                    kept.entities.push(entity);
+                    kept.states.push(state);
+                    // One of several events is the newest: the last that was admitted.
+                    let last = refs.last().and_then(|r| events.sequences[*r as usize]);
+                    kept.sequences.extend(last);
+                    kept.previous.extend(previous);
                 }
-                None if row.is_some() => changes.gone.push(entity),
+                None if row.is_some() || batch.gate_rows.is_some() => changes.gone.push(entity),
                 None => {}
             }
         }
         ctx.attribute_to(None);
-        match rows.next() {
-            None => Ok(changes),
-            Some((key, _)) => Err(HandlerError::new(
-                Class::Halt,
-                format!(
-                    "table `{}` has answered with `{key}`, which is no entity that it was asked for; its key `{}` must be `text`",
-                    F::State::TABLE,
-                    F::State::KEY
-                ),
-            )),
-        }
+        Ok(changes)
     }
 }
 
@@ -284,23 +417,12 @@ fn entities<'e>(batch: &Batch<'e>) -> impl Iterator<Item = (&'e str, &'e [Ref])>
     groups.map(|refs| (events.entity(refs[0]), refs))
 }
 
-/// The arrays that a statement is sent with: entities, and one for each column.
-fn arguments<S: State>(entities: Vec<&str>, states: Vec<S>) -> Result<PgArguments, HandlerError> {
-    let mut columns = Columns::new(&states);
-    columns.push(entities);
-    S::columns(&mut columns);
-    match columns.failed {
-        None => Ok(columns.arguments),
-        Some(error) => Err(failed("writing states", sqlx::Error::Encode(error))),
-    }
-}
-
 fn failed(doing: &str, error: sqlx::Error) -> HandlerError {
     HandlerError::from(error).within(doing)
 }
 
 /// A name as SQL takes it, whatever it is.
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 

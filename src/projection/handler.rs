@@ -154,6 +154,8 @@ impl<H: EventHandler> Handler for OneByOne<H> {
 pub struct HandlerError {
     class: Class,
     at: Option<Ref>,
+    /// With the gate in the row: not all rows could be written, since one has moved or was left out.
+    row_missed: bool,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -173,8 +175,20 @@ impl HandlerError {
         Self {
             class,
             at: None,
+            row_missed: false,
             message: why.into(),
             source: None,
+        }
+    }
+
+    /// With the gate in the row: fewer or more rows were written than entities were admitted.
+    pub(crate) fn rows_missed(what: &str, written: u64, entities: usize) -> Self {
+        let why = format!(
+            "{what} has written {written} rows for {entities} entities; with `gate_in` it has to write the row of each of them, once, where `_sequence` is the `_previous` of its events"
+        );
+        Self {
+            row_missed: true,
+            ..Self::new(Class::Halt, why)
         }
     }
 
@@ -210,6 +224,10 @@ impl HandlerError {
         self.class
     }
 
+    pub(crate) fn is_row_missed(&self) -> bool {
+        self.row_missed
+    }
+
     pub(crate) fn place(&self) -> Option<Ref> {
         self.at
     }
@@ -239,6 +257,7 @@ impl From<sqlx::Error> for HandlerError {
         Self {
             class: crate::store::class_of_handler_error(&error),
             at: None,
+            row_missed: false,
             message: crate::store::describe(&error),
             source: Some(Box::new(error)),
         }

@@ -8,8 +8,10 @@ mod context;
 mod definition;
 mod events;
 mod fold;
+mod gate_in;
 mod handler;
 mod outgoing;
+mod problems;
 mod registry;
 
 pub use column::{Column, ColumnType, TimeUnit};
@@ -26,10 +28,9 @@ pub use crate::types::Message;
 
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};
-pub(crate) use definition::{
-    AvroFormat, Format, Framing, TOPIC_CURE, Types, UnknownType, ValueLimits, is_identifier,
-    is_near, is_topic,
-};
+pub(crate) use definition::{AvroFormat, Format, Framing, Types, UnknownType, ValueLimits};
 pub(crate) use events::{Events, Outcome, Ref, Share};
+pub(crate) use gate_in::{GateIn, GateRows, PREVIOUS};
 pub(crate) use handler::Handler;
 pub(crate) use outgoing::{Frame, Outgoing};
+pub(crate) use problems::{TOPIC_CURE, is_identifier, is_near, is_topic};

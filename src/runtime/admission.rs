@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use super::apply::Failure;
 use crate::engine::gate::{self, Admission, Standing};
 use crate::engine::parking::{Reason, Rejection};
-use crate::projection::{Events, First, Gate, Outcome, Projection, Ref};
+use crate::projection::{Events, First, Gate, GateIn, GateRows, Outcome, Projection, Ref};
 use crate::store;
 
 /// The events of one entity, in arrival order.
@@ -29,6 +29,10 @@ pub(super) struct Admitted {
     pub(super) parked: BTreeMap<Ref, Rejection>,
     /// Gate `next`: entities that came on while records of theirs are parked, which may follow now.
     pub(super) to_drain: Vec<String>,
+    /// With the gate in the row: the rows that were asked.
+    pub(super) gate_rows: Option<GateRows>,
+    /// And where they stand that have dropped an event.
+    pub(super) stands: BTreeMap<Ref, i64>,
 }
 
 impl Admitted {
@@ -38,12 +42,14 @@ impl Admitted {
     }
 }
 
-/// What becomes of each event: decided under the locks of the entities' gate rows.
+/// What becomes of each event: decided under the locks of the entities' gate rows. `alone`: the transaction holds the
+/// generation's lock exclusively.
 pub(super) async fn admit(
     connection: &mut PgConnection,
     projection: &Projection,
     events: &Events<'_>,
     order: &[Ref],
+    alone: bool,
 ) -> Result<Admitted, Failure> {
     let filtered = |filtered: &bool| match filtered {
         true => Outcome::Filtered,
@@ -62,6 +68,18 @@ pub(super) async fn admit(
         let sequences: Vec<i64> = order.iter().map(sequence).collect();
         let groups = groups(events, order, &sequences);
         match projection.gate {
+            gate if let Some(gate_in) = &projection.gate_in => {
+                in_row(
+                    connection,
+                    gate,
+                    gate_in,
+                    alone,
+                    events,
+                    &groups,
+                    &mut admitted,
+                )
+                .await?;
+            }
             Gate::Newest => newest(connection, events, &groups, &mut admitted).await?,
             Gate::Next { first } => next(connection, first, events, &groups, &mut admitted).await?,
             Gate::None => {
@@ -165,19 +183,8 @@ async fn newest(
         };
         mark(group, events, &admissions, None, admitted);
     }
-    one_by_one(
-        connection,
-        false,
-        events,
-        &slow,
-        |_| i64::MIN,
-        admitted,
-        |standing, group, rejected| {
-            let previous = (standing.sequence > i64::MIN).then_some(standing.sequence);
-            gate::newest(previous, standing.parked, group.sequences, rejected)
-        },
-    )
-    .await
+    let initial = |group: &Group<'_>| initial(Gate::Newest, group, events);
+    one_by_one(connection, Gate::Newest, events, &slow, initial, admitted).await
 }
 
 /// Without a gate there are rows for entities with parked records, and for those whose states must not be read by two
@@ -198,16 +205,7 @@ async fn none(
         .iter()
         .filter(|group| lock_all || parked.contains(group.entity) || is_slow(group, events))
         .collect();
-    one_by_one(
-        connection,
-        false,
-        events,
-        &slow,
-        |_| 0,
-        admitted,
-        |standing, group, rejected| gate::none(standing, group.refs.len(), rejected),
-    )
-    .await
+    one_by_one(connection, Gate::None, events, &slow, |_| 0, admitted).await
 }
 
 /// Entities whose events form a dense run take one statement; the others are decided one by one, with
@@ -271,70 +269,131 @@ async fn next(
     }
     store::gate::set(connection, &taken_back).await?;
     slow.sort_by_key(|group| group.entity);
-    let mut drainable = Vec::new();
-    let before_any = |group: &Group<'_>| {
-        gate::before_any(
-            group
-                .refs
-                .iter()
-                .filter_map(|event| events.sequences[*event as usize]),
-        )
-    };
-    let initial = |group: &Group<'_>| match first {
-        First::At(first) => first.saturating_sub(1),
-        First::Any => before_any(group),
-    };
-    one_by_one(
-        connection,
-        true,
-        events,
-        &slow,
-        initial,
-        admitted,
-        |standing, group, rejected| {
+    let gate = Gate::Next { first };
+    let initial = |group: &Group<'_>| initial(gate, group, events);
+    one_by_one(connection, gate, events, &slow, initial, admitted).await
+}
+
+/// The gate in the row: what the rows carry decides, and whoever writes them compares (I4). An entity that has a row in
+/// `_gate` is decided by that one. Such rows are made by whoever has the generation to itself alone, so that nobody
+/// else can have decided by the entity's own row meanwhile.
+async fn in_row(
+    connection: &mut PgConnection,
+    gate: Gate,
+    gate_in: &GateIn,
+    alone: bool,
+    events: &Events<'_>,
+    groups: &[Group<'_>],
+    admitted: &mut Admitted,
+) -> Result<(), Failure> {
+    let entities: Vec<&str> = groups.iter().map(|group| group.entity).collect();
+    let apart = store::gate::met(connection, &entities).await?;
+    let rows = gate_in.read(connection, &entities).await?;
+    let (mut walk, mut slow) = (rows.walk(), Vec::new());
+    for group in groups {
+        let carried = walk.sequence(group.entity);
+        let before = Standing {
+            sequence: carried.unwrap_or_else(|| initial(gate, group, events)),
+            parked: false,
+        };
+        if apart.contains(group.entity) {
+            slow.push((group, before.sequence));
+            continue;
+        }
+        let (admissions, after) = decide(gate, before, group, events);
+        match after.parked {
+            false => {
+                mark(group, events, &admissions, None, admitted);
+                let decided = group.refs.iter().zip(&admissions);
+                let stale = decided.filter(|(_, admission)| **admission == Admission::Stale);
+                admitted
+                    .stands
+                    .extend(stale.map(|(event, _)| (*event, after.sequence)));
+            }
+            true if alone => slow.push((group, before.sequence)),
+            true => {
+                let why = format!("a record of entity `{}` is to be parked", group.entity);
+                return Err(Failure::NeedsToBeAlone(why));
+            }
+        }
+    }
+    let (slow, initial): (Vec<&Group<'_>>, Vec<i64>) = slow.into_iter().unzip();
+    let mut initial = initial.into_iter();
+    let initial = |_: &Group<'_>| initial.next().unwrap_or(i64::MIN);
+    one_by_one(connection, gate, events, &slow, initial, admitted).await?;
+    admitted.gate_rows = Some(rows);
+    Ok(())
+}
+
+/// Where the gate of an entity stands that was never met, before the first of these events.
+fn initial(gate: Gate, group: &Group<'_>, events: &Events<'_>) -> i64 {
+    match gate {
+        Gate::None => 0,
+        Gate::Newest => i64::MIN,
+        Gate::Next {
+            first: First::At(first),
+        } => first.saturating_sub(1),
+        Gate::Next { first: First::Any } => {
+            let sequence = |event: &Ref| events.sequences[*event as usize];
+            gate::before_any(group.refs.iter().filter_map(sequence))
+        }
+    }
+}
+
+/// What becomes of an entity's events, and where its gate stands after them.
+fn decide(
+    gate: Gate,
+    standing: Standing,
+    group: &Group<'_>,
+    events: &Events<'_>,
+) -> (Vec<Admission>, Standing) {
+    let rejected = |index: usize| events.rejected.contains_key(&group.refs[index]);
+    match gate {
+        Gate::None => gate::none(standing, group.refs.len(), rejected),
+        Gate::Newest => {
+            let previous = (standing.sequence > i64::MIN).then_some(standing.sequence);
+            gate::newest(previous, standing.parked, group.sequences, rejected)
+        }
+        Gate::Next { first } => {
             // Of its records none could be read so far.
             let begins = first == First::Any && standing.sequence == i64::MIN;
             let from = Standing {
                 sequence: match begins {
-                    true => before_any(group),
+                    true => initial(gate, group, events),
                     false => standing.sequence,
                 },
                 ..standing
             };
-            let (admissions, after) = gate::next(from, group.sequences, &BTreeSet::new(), rejected);
-            if standing.parked && after.sequence != standing.sequence {
-                drainable.push(group.entity.to_owned());
-            }
-            (admissions, after)
-        },
-    )
-    .await?;
-    admitted.to_drain.append(&mut drainable);
-    Ok(())
+            gate::next(from, group.sequences, &BTreeSet::new(), rejected)
+        }
+    }
 }
 
 /// Decides entities event by event, with their rows locked first.
-async fn one_by_one<'e>(
+async fn one_by_one(
     connection: &mut PgConnection,
-    is_next: bool,
+    gate: Gate,
     events: &Events<'_>,
-    groups: &[&Group<'e>],
-    initial: impl Fn(&Group<'e>) -> i64,
+    groups: &[&Group<'_>],
+    initial: impl FnMut(&Group<'_>) -> i64,
     admitted: &mut Admitted,
-    mut decide: impl FnMut(Standing, &Group<'e>, &dyn Fn(usize) -> bool) -> (Vec<Admission>, Standing),
 ) -> Result<(), Failure> {
     if groups.is_empty() {
         return Ok(());
     }
+    let is_next = matches!(gate, Gate::Next { .. });
     let entities: Vec<&str> = groups.iter().map(|group| group.entity).collect();
+    let mut initial = initial;
     let initial: Vec<i64> = groups.iter().map(|group| initial(group)).collect();
     let stands = store::gate::lock(connection, &entities, &initial).await?;
     let mut moved = Vec::new();
     for (group, before) in groups.iter().zip(stands) {
-        let rejected = |index: usize| events.rejected.contains_key(&group.refs[index]);
-        let (admissions, after) = decide(before, group, &rejected);
+        let (admissions, after) = decide(gate, before, group, events);
         let gap_after = (!before.parked && is_next).then_some(before.sequence);
         mark(group, events, &admissions, gap_after, admitted);
+        if is_next && before.parked && after.sequence != before.sequence {
+            admitted.to_drain.push(group.entity.to_owned());
+        }
         if after != before {
             moved.push((group.entity, after));
         }

@@ -14,8 +14,8 @@ use super::redrive::{RedriveError, Redriver};
 use super::reposition::end;
 use crate::engine::gate::Standing;
 use crate::engine::parking::{Reason, Rejection};
-use crate::projection::{First, Gate};
-use crate::store::dead_letter::{self, Adopted};
+use crate::projection::{Events, First, Gate};
+use crate::store::dead_letter::{self, Adopted, Waits};
 use crate::store::{self, transaction};
 
 impl Redriver<'_> {
@@ -64,7 +64,8 @@ impl Redriver<'_> {
         numbers: &[i64],
     ) -> Result<Vec<(i64, String)>, RedriveError> {
         let (name, number) = (&self.projection.name, generation.number);
-        transaction::open_apply(connection, &generation.schema_name, "auto").await?;
+        let alone = self.projection.gate_in.is_some();
+        transaction::open_apply(connection, &generation.schema_name, "auto", alone).await?;
         self.check(connection, generation).await?;
         let letters = dead_letter::by_number(connection, name, number, numbers).await?;
         let events = self.decode(&letters)?;
@@ -96,7 +97,16 @@ impl Redriver<'_> {
                 first: First::At(first),
             } => first.saturating_sub(1),
         };
-        let stands = store::gate::lock(connection, &sorted, &vec![initial; sorted.len()]).await?;
+        let mut initial = vec![initial; sorted.len()];
+        if let Some(gate_in) = &self.projection.gate_in {
+            let rows = gate_in.read(connection, &sorted).await;
+            let rows = rows.map_err(|error| RedriveError::Handler(error.to_string()))?;
+            let mut walk = rows.walk();
+            for (entity, initial) in sorted.iter().zip(&mut initial) {
+                *initial = walk.sequence(entity).unwrap_or(*initial);
+            }
+        }
+        let stands = store::gate::lock(connection, &sorted, &initial).await?;
         let marked = |standing| Standing {
             parked: true,
             ..standing
@@ -112,5 +122,29 @@ impl Redriver<'_> {
         }
         let done = adopted.iter().map(|a| (a.number, a.entity.to_owned()));
         Ok(done.collect())
+    }
+}
+
+/// A letter passes the gate of the entity it waits for, and no other's: only that one is locked (I4).
+pub(super) fn refuse_strangers(letters: &[Waits], events: &mut Events<'_>) {
+    for (event, letter) in (0..).zip(letters) {
+        let read = events.readable_entity(event).filter(|e| !e.is_empty());
+        if events.filtered[event as usize]
+            || events.rejected.contains_key(&event)
+            || read == letter.entity.as_deref()
+        {
+            continue;
+        }
+        let shown = |entity: Option<&str>| match entity {
+            Some(entity) => format!("entity `{entity}`"),
+            None => "no entity".to_owned(),
+        };
+        let detail = format!(
+            "the record was parked for {} and is read as of {} now; redrive it once more, or reset the projection if what reads it has changed",
+            shown(letter.entity.as_deref()),
+            shown(read)
+        );
+        let rejection = Rejection::new(Reason::Undecodable, detail);
+        events.rejected.insert(event, rejection);
     }
 }

@@ -27,7 +27,9 @@ use crate::engine::Class;
 use crate::engine::parking::{Brake, Reason, Rejection};
 use crate::engine::redact::Secrets;
 use crate::failpoint;
-use crate::projection::{Batch, Context, Emitted, Events, HandlerError, Outcome, Projection, Ref};
+use crate::projection::{
+    Batch, Context, Emitted, Events, GateRows, HandlerError, Outcome, Projection, Ref,
+};
 use crate::store::position::{Advance, Claim, Expected, Totals};
 use crate::store::projection::Live;
 use crate::store::{self, Offsets, Timeouts, held, outbox, position, schema, transaction};
@@ -125,6 +127,9 @@ pub(crate) enum Failure {
         /// The handler's own word, not an error of the database.
         own: bool,
     },
+    /// The gate is in the row, and the transaction must have the generation to itself: a record is to be parked, or a
+    /// row is not as it was read. If it had, the handler is at fault.
+    NeedsToBeAlone(String),
     /// It took too long: a smaller batch may do.
     Slow(String),
     /// A statement of ours failed.
@@ -157,7 +162,11 @@ impl Failure {
     /// Whether a ROLLBACK makes the connection good again.
     pub(super) fn leaves_connection_usable(&self) -> bool {
         match self {
-            Self::Rejected { .. } | Self::Waits { .. } | Self::NeedsHeaders | Self::Refused => true,
+            Self::Rejected { .. }
+            | Self::Waits { .. }
+            | Self::NeedsHeaders
+            | Self::NeedsToBeAlone(_)
+            | Self::Refused => true,
             Self::Handler { usable, .. } => *usable,
             Self::Store(error) => error.connection_is_usable(),
             Self::Slow(_) | Self::Unknown(_) => false,
@@ -187,6 +196,9 @@ impl From<Unread> for Failure {
 
 impl From<HandlerError> for Failure {
     fn from(error: HandlerError) -> Self {
+        if error.is_row_missed() {
+            return Self::NeedsToBeAlone(error.to_string());
+        }
         // A statement that ran into `statement_timeout`.
         if error.sql().and_then(store::sqlstate).as_deref() == Some("57014") {
             return Self::Slow(error.to_string());
@@ -244,23 +256,32 @@ pub(crate) async fn apply(
     phases.end(Phase::Decode);
     let limit = applier.timeouts.transaction();
     let committing = AtomicBool::new(false);
-    let batch = in_transaction(
-        applier,
-        &mut connection,
-        batch_id,
-        parts,
-        &events,
-        &committing,
-        phases,
-    );
-    let result = match tokio::time::timeout(limit, batch).await {
-        Ok(result) => result,
-        Err(_) if committing.load(Ordering::Relaxed) => Err(Failure::Unknown(
-            store::Error::Deadline("the commit", limit),
-        )),
-        Err(_) => Err(Failure::Slow(format!(
-            "the batch took longer than {limit:?}"
-        ))),
+    let mut alone = false;
+    let result = loop {
+        let batch = in_transaction(
+            applier,
+            &mut connection,
+            batch_id,
+            parts,
+            &events,
+            alone,
+            &committing,
+            phases.clone(),
+        );
+        let result = match tokio::time::timeout(limit, batch).await {
+            Ok(result) => result,
+            Err(_) if committing.load(Ordering::Relaxed) => Err(Failure::Unknown(
+                store::Error::Deadline("the commit", limit),
+            )),
+            Err(_) => Err(Failure::Slow(format!(
+                "the batch took longer than {limit:?}"
+            ))),
+        };
+        match result {
+            // Nobody else's work is in between then; the transaction so far is rolled back by the next BEGIN.
+            Err(Failure::NeedsToBeAlone(_)) if !alone => alone = true,
+            result => break result,
+        }
     };
     match &result {
         Ok(_) => (Some(connection), result),
@@ -274,13 +295,18 @@ pub(crate) async fn apply(
     }
 }
 
-/// From BEGIN to COMMIT. Whoever leaves in between rolls back.
+/// From BEGIN to COMMIT. Whoever leaves in between rolls back. `alone`: no other batch of the generation is open meanwhile.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one caller; each is told from the others by its type"
+)]
 async fn in_transaction(
     applier: &Applier<'_>,
     connection: &mut PgConnection,
     batch_id: Uuid,
     parts: &[Part<'_>],
     events: &Events<'_>,
+    alone: bool,
     committing: &AtomicBool,
     mut phases: Phases,
 ) -> Result<Applied, Failure> {
@@ -298,17 +324,18 @@ async fn in_transaction(
     } else {
         "force_custom_plan"
     };
-    let xact_id = transaction::open_apply(connection, &generation.schema_name, plans).await?;
+    let xact_id =
+        transaction::open_apply(connection, &generation.schema_name, plans, alone).await?;
     phases.end(Phase::Begin);
 
     failpoint::reach(failpoint::APPLY_AFTER_BEGIN);
     let order = events.by_entity();
-    let admitted = admission::admit(connection, projection, events, &order).await?; // I4
+    let admitted = admission::admit(connection, projection, events, &order, alone).await?; // I4
     failpoint::reach(failpoint::APPLY_AFTER_GATE);
-    let outcomes = &admitted.outcomes;
-    history::dropped(connection, applier, events, parts, outcomes).await?;
+    let (outcomes, gate_rows) = (&admitted.outcomes, admitted.gate_rows.as_ref());
+    history::dropped(connection, applier, events, parts, &admitted).await?;
     phases.end(Phase::Gate);
-    let emitted = match effects(connection, projection, events, &order, outcomes).await {
+    let emitted = match effects(connection, projection, events, &order, outcomes, gate_rows).await {
         Ok(emitted) => emitted,
         Err(failure) if !failure.leaves_connection_usable() => return Err(failure),
         // What a handler does after a ROLLBACK of its own is not ours to try again.
@@ -421,6 +448,7 @@ pub(super) async fn effects(
     events: &Events<'_>,
     order: &[Ref],
     outcomes: &[Outcome],
+    gate_rows: Option<&GateRows>,
 ) -> Result<Vec<Emitted>, Failure> {
     let applied = |event: &Ref| outcomes[*event as usize] == Outcome::Applied;
     let by_entity: Vec<Ref> = order.iter().copied().filter(applied).collect();
@@ -433,6 +461,7 @@ pub(super) async fn effects(
         events,
         by_entity: &by_entity,
         in_order: &in_order,
+        gate_rows,
     };
     let mut context = Context::new(connection);
     let handled = AssertUnwindSafe(projection.handler.apply(&mut context, &batch))

@@ -6,6 +6,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::admission::Admitted;
 use super::apply::{Applier, Part};
 use super::parking;
 use crate::projection::{Events, Outcome, Ref};
@@ -19,8 +20,9 @@ pub(super) async fn dropped(
     applier: &Applier<'_>,
     events: &Events<'_>,
     parts: &[Part<'_>],
-    outcomes: &[Outcome],
+    admitted: &Admitted,
 ) -> Result<(), store::Error> {
+    let outcomes = &admitted.outcomes;
     let Some(keep) = applier.projection.history else {
         return Ok(());
     };
@@ -39,6 +41,7 @@ pub(super) async fn dropped(
             entity: events.readable_entity(event),
             sequence: events.sequences[event as usize],
             outcome,
+            gate_sequence: admitted.stands.get(&event).copied(),
         })
     });
     let dropped: Vec<Dropped<'_>> = dropped.collect();

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlx::{Connection as _, PgConnection};
 
+use super::adoption::refuse_strangers;
 use super::apply::{Failure, Generation, MessageStream, effects, failure_of, stays_inside};
 use super::claim::Role;
 use crate::codec::{Decoder, UnknownSchemas};
 use crate::engine::gate::{self, Admission, Standing};
-use crate::engine::parking::{Reason, Rejection};
+use crate::engine::parking::Rejection;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
 use crate::projection::{Emitted, Events, First, Gate, HandlerError, Outcome, Projection, Ref};
@@ -297,7 +298,9 @@ impl Redriver<'_> {
                 .await?;
         let connection = &mut *transaction;
         let schema = &generation.schema_name;
-        let xact_id = transaction::open_apply(connection, schema, "force_custom_plan").await?;
+        let alone = projection.gate_in.is_some();
+        let xact_id =
+            transaction::open_apply(connection, schema, "force_custom_plan", alone).await?;
         self.check(connection, generation).await?;
 
         // Gate rows first, the queue after them.
@@ -348,10 +351,29 @@ impl Redriver<'_> {
             }
             Failure::Store(error) => RedriveError::Store(error).into(),
             Failure::Slow(_) if letters.len() > 1 => Stopped::Slow(letters.len() / 2),
-            Failure::Handler { why, .. } | Failure::Slow(why) => RedriveError::Handler(why).into(),
+            Failure::Handler { why, .. } | Failure::Slow(why) | Failure::NeedsToBeAlone(why) => {
+                RedriveError::Handler(why).into()
+            }
             _ => RedriveError::Refused.into(),
         };
-        let emitted = match effects(connection, projection, &events, &order, &outcomes).await {
+        let gate_rows = match &projection.gate_in {
+            Some(gate_in) => Some(
+                gate_in
+                    .read(connection, &entities)
+                    .await
+                    .map_err(|error| rejected(failure_of(projection, error)))?,
+            ),
+            None => None,
+        };
+        let handled = effects(
+            connection,
+            projection,
+            &events,
+            &order,
+            &outcomes,
+            gate_rows.as_ref(),
+        );
+        let emitted = match handled.await {
             Ok(emitted) => emitted,
             Err(failure) if !failure.leaves_connection_usable() => return Err(rejected(failure)),
             // What a handler does after a ROLLBACK of its own is not ours to try again.
@@ -589,30 +611,6 @@ impl Redriver<'_> {
         let rows: Vec<outbox::Row> = rows.into_iter().map(|(_, row)| row).collect();
         outbox::insert(connection, &self.projection.source(), &rows).await?;
         Ok(rows.len())
-    }
-}
-
-/// A letter passes the gate of the entity it waits for, and no other's: only that one is locked (I4).
-fn refuse_strangers(letters: &[Waits], events: &mut Events<'_>) {
-    for (event, letter) in (0..).zip(letters) {
-        let read = events.readable_entity(event).filter(|e| !e.is_empty());
-        if events.filtered[event as usize]
-            || events.rejected.contains_key(&event)
-            || read == letter.entity.as_deref()
-        {
-            continue;
-        }
-        let shown = |entity: Option<&str>| match entity {
-            Some(entity) => format!("entity `{entity}`"),
-            None => "no entity".to_owned(),
-        };
-        let detail = format!(
-            "the record was parked for {} and is read as of {} now; redrive it once more, or reset the projection if what reads it has changed",
-            shown(letter.entity.as_deref()),
-            shown(read)
-        );
-        let rejection = Rejection::new(Reason::Undecodable, detail);
-        events.rejected.insert(event, rejection);
     }
 }
 

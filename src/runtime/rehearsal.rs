@@ -245,6 +245,7 @@ fn why(failure: Failure) -> String {
     match failure {
         Failure::Rejected { rejection, .. } => rejection.detail,
         Failure::NeedsHeaders => "headers are needed".to_owned(),
+        Failure::NeedsToBeAlone(why) => why,
         Failure::Handler { why, .. } | Failure::Waits { why, .. } | Failure::Slow(why) => why,
         Failure::Store(error) | Failure::Unknown(error) => error.to_string(),
         Failure::Refused => {

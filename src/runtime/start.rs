@@ -118,6 +118,9 @@ async fn create(
         return Ok(false); // another process was faster
     }
     schema::create(connection, name, &projection.setup, &projection.seed).await?;
+    if let Some(gate_in) = &projection.gate_in {
+        schema::holds_gate(connection, name, &gate_in.table, &gate_in.key).await?;
+    }
     store::projection::insert(connection, name).await?;
     let number = generation::insert(connection, name, true, name, &made(projection)).await?;
     position::insert(connection, name, number, starts).await?;

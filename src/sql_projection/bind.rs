@@ -5,17 +5,18 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
 use super::{OWN_COLUMNS, Parameter, Statement};
-use crate::projection::{ColumnData, Events, Ref};
+use crate::projection::{Batch, ColumnData, Events, GateRows, PREVIOUS, Ref};
 
 type Bound<'q> = Query<'q, Postgres, PgArguments>;
 
 /// A statement with the arrays of the step's events.
 pub(super) fn query<'q>(
     statement: &Statement,
-    events: &Events<'_>,
+    batch: &Batch<'_>,
     step: &[Ref],
     types: &[String],
 ) -> Result<Bound<'q>, String> {
+    let events = batch.events;
     let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
     let mut query = sqlx::query(statement.sql());
     for relation in &statement.relations {
@@ -30,11 +31,25 @@ pub(super) fn query<'q>(
         for parameter in &relation.parameters {
             query = match parameter {
                 Parameter::Declared(column) => declared(query, &events.columns[*column], refs),
+                Parameter::Own(column) if OWN_COLUMNS[*column].0 == PREVIOUS => {
+                    query.bind(previous(batch, refs))
+                }
                 Parameter::Own(column) => own(query, OWN_COLUMNS[*column].0, events, refs, types)?,
             };
         }
     }
     Ok(query)
+}
+
+/// What the rows of the events' entities carried before the batch.
+fn previous(batch: &Batch<'_>, refs: &[Ref]) -> Vec<Option<i64>> {
+    let Some(mut walk) = batch.gate_rows.map(GateRows::walk) else {
+        return vec![None; refs.len()];
+    };
+    // By entity: a walk never goes back.
+    refs.iter()
+        .map(|event| walk.sequence(batch.events.entity(*event)))
+        .collect()
 }
 
 fn pick<T: Copy>(values: &[T], refs: &[Ref]) -> Vec<T> {

@@ -60,6 +60,12 @@ pub(crate) async fn check(
     let search_path = transaction::search_path(&scratch, &projection.search_path);
     transaction::begin(connection, &search_path, "tidegate check", timeouts).await?;
     let made = schema::create(connection, &scratch, &projection.setup, &projection.seed).await;
+    let made = match (made, &projection.gate_in) {
+        (Ok(()), Some(gate_in)) => {
+            schema::holds_gate(connection, &scratch, &gate_in.table, &gate_in.key).await
+        }
+        (made, _) => made,
+    };
     if let Err(problem) = made {
         transaction::rollback(connection).await?;
         let position = match &problem {

@@ -21,7 +21,7 @@ use sqlx::AssertSqlSafe;
 
 use crate::engine::Class;
 use crate::engine::steps;
-use crate::projection::{Batch, Column, Context, Handler, HandlerError, Outgoing, Ref};
+use crate::projection::{Batch, Column, Context, Handler, HandlerError, Outgoing, PREVIOUS, Ref};
 
 pub(crate) use check::{StatementProblem, Unchecked, check};
 use lexer::Lexed;
@@ -40,7 +40,7 @@ pub(crate) struct SqlText {
 }
 
 /// What a statement can name besides the declared columns.
-pub(crate) const OWN_COLUMNS: [(&str, &str); 9] = [
+pub(crate) const OWN_COLUMNS: [(&str, &str); 10] = [
     ("_ref", "bigint"),
     ("_entity", "text"),
     ("_sequence", "bigint"),
@@ -50,6 +50,8 @@ pub(crate) const OWN_COLUMNS: [(&str, &str); 9] = [
     ("_timestamp", "timestamptz"),
     ("_type", "text"),
     ("_tombstone", "boolean"),
+    // With the gate in the row: what the entity's row carried before the batch; null for a new entity.
+    (PREVIOUS, "bigint"),
 ];
 
 /// One array that is sent with a statement.
@@ -104,7 +106,11 @@ impl Statement {
     ///
     /// # Errors
     /// What makes it impossible to wrap, and where, in characters of the text.
-    pub(crate) fn new(text: SqlText, columns: &[Column]) -> Result<Self, (String, usize)> {
+    pub(crate) fn new(
+        text: SqlText,
+        columns: &[Column],
+        gate_in: bool,
+    ) -> Result<Self, (String, usize)> {
         let lexed = Lexed::new(&text.sql)?;
         if let Some(at) = lexed.updates_from_events
             && !text.per_event
@@ -134,6 +140,7 @@ impl Statement {
             let own = OWN_COLUMNS
                 .iter()
                 .enumerate()
+                .filter(|(_, (name, _))| gate_in || *name != PREVIOUS)
                 .map(|(i, (name, sql))| (Parameter::Own(i), *name, *sql, *sql));
             for (parameter, column, wire, sql) in declared.chain(own) {
                 // `_ref` at least, or the relation would have no rows.
@@ -186,6 +193,16 @@ impl Statement {
 
     pub(crate) fn is_per_event(&self) -> bool {
         self.text.per_event
+    }
+
+    /// Whether it sees events of some types only.
+    pub(crate) fn has_types(&self) -> bool {
+        self.text.types.is_some()
+    }
+
+    /// As the user wrote it.
+    pub(crate) fn user_text(&self) -> &str {
+        &self.text.sql
     }
 
     /// Whether it sees an event of this type.
@@ -267,18 +284,31 @@ impl SqlProjection {
             if step.is_empty() {
                 continue;
             }
-            bind::query(statement, batch.events, &step, &self.types)
+            let done = bind::query(statement, batch, &step, &self.types)
                 .map_err(|error| HandlerError::new(Class::Halt, error.to_string()))?
                 .execute(ctx.connection())
                 .await
                 .map_err(|error| statement.failed(error))?;
+            if batch.gate_rows.is_some() {
+                let entities = step
+                    .chunk_by(|a, b| batch.events.entity(*a) == batch.events.entity(*b))
+                    .count();
+                if done.rows_affected() != entities as u64 {
+                    let what = statement.label();
+                    return Err(HandlerError::rows_missed(
+                        what,
+                        done.rows_affected(),
+                        entities,
+                    )); // I4
+                }
+            }
         }
         for emit in &self.emits {
             let step = seen(&emit.statement, batch, step);
             if step.is_empty() {
                 continue;
             }
-            let rows = bind::query(&emit.statement, batch.events, &step, &self.types)
+            let rows = bind::query(&emit.statement, batch, &step, &self.types)
                 .map_err(|error| HandlerError::new(Class::Halt, error.to_string()))?
                 .fetch_all(ctx.connection())
                 .await

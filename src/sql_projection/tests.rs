@@ -29,7 +29,7 @@ fn statement(sql: &str) -> Result<Statement, (String, usize)> {
         per_event: false,
         types: None,
     };
-    Statement::new(text, &columns())
+    Statement::new(text, &columns(), false)
 }
 
 /// The statement as it is sent.
@@ -52,7 +52,8 @@ fn check_refused(sql: &str, why: &str, at: &str) {
 fn check_columns(sql: &str, expected: &[&str]) {
     let statement = statement(sql).unwrap();
     let columns = columns();
-    let all = columns.len() + OWN_COLUMNS.len();
+    // `_previous` is there with the gate in the row only.
+    let all = columns.len() + OWN_COLUMNS.len() - 1;
     let mut found = Vec::new();
     for relation in &statement.relations {
         if relation.parameters.len() == all {
@@ -341,7 +342,7 @@ fn per_event_allows_any_update() {
         per_event: true,
         types: None,
     };
-    assert!(Statement::new(text, &columns()).is_ok());
+    assert!(Statement::new(text, &columns(), false).is_ok());
 }
 
 #[test]
@@ -569,4 +570,19 @@ fn only_a_statement_that_reads_nothing_else_is_planned_once() {
     ] {
         check_one_relation(sql, false);
     }
+}
+
+#[test]
+fn what_a_row_carried_before_can_be_named_only_where_rows_carry_the_gate() {
+    let statement = |gate_in| {
+        let text = SqlText {
+            sql: "INSERT INTO b SELECT max(_previous) FROM events".to_owned(),
+            label: "apply 1".to_owned(),
+            per_event: false,
+            types: None,
+        };
+        let statement = Statement::new(text, &columns(), gate_in).unwrap();
+        statement.sql().0.contains("AS _previous")
+    };
+    assert_eq!([false, true].map(statement), [false, true]);
 }

@@ -35,6 +35,8 @@ pub(crate) struct Compared {
 pub(crate) struct Schema<'a> {
     pub(crate) name: &'a str,
     pub(crate) oid: Oid,
+    /// The table that carries the gate, if not `_gate`.
+    pub(crate) gate_in: Option<&'a str>,
 }
 
 type Columns = BTreeMap<String, BTreeSet<(String, String)>>;
@@ -47,12 +49,22 @@ pub(crate) async fn compare(
 ) -> Result<Vec<Compared>, Error> {
     let mut of_live = columns(connection, live.oid).await?;
     let mut of_new = columns(connection, new.oid).await?;
+    for (side, columns) in [(live, &mut of_live), (new, &mut of_new)] {
+        if let Some(columns) = side.gate_in.and_then(|table| columns.get_mut(table)) {
+            // What was before the last batch, as below; and what the other side has in `_gate`.
+            let in_both = live.gate_in.is_some() && new.gate_in.is_some();
+            columns.retain(|(name, _)| name != "_previous" && (in_both || name != "_sequence"));
+        }
+    }
     // The sequence of each entity; what was before the last batch depends on how batches were cut.
     let gate: BTreeSet<(String, String)> = [("entity", "text"), ("sequence", "bigint")]
         .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
         .into();
-    of_live.insert("_gate".to_owned(), gate.clone());
-    of_new.insert("_gate".to_owned(), gate);
+    // Where rows of the user's carry the gate, their `_sequence` is compared like any other column.
+    if live.gate_in.is_none() && new.gate_in.is_none() {
+        of_live.insert("_gate".to_owned(), gate.clone());
+        of_new.insert("_gate".to_owned(), gate);
+    }
 
     let tables: BTreeSet<&String> = of_live.keys().chain(of_new.keys()).collect();
     let mut all = Vec::new();

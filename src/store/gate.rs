@@ -12,6 +12,7 @@ const NEWEST: &str = include_str!("sql/gate_newest.sql");
 const NEXT: &str = include_str!("sql/gate_next.sql");
 const LOCK: &str = include_str!("sql/gate_lock.sql");
 const MOVE: &str = include_str!("sql/gate_move.sql");
+const MET: &str = include_str!("sql/gate_met.sql");
 const READ: &str = include_str!("sql/gate_read.sql");
 const PARKED: &str = include_str!("sql/gate_parked.sql");
 
@@ -138,6 +139,18 @@ pub(crate) async fn parked(
         .fetch_all(connection)
         .await?;
     Ok(parked.into_iter().collect())
+}
+
+/// With the gate in the row: those of these entities that have a row here all the same.
+pub(crate) async fn met(
+    connection: &mut PgConnection,
+    entities: &[&str],
+) -> Result<HashSet<String>, Error> {
+    let met: Vec<String> = sqlx::query_scalar(MET)
+        .bind(entities)
+        .fetch_all(connection)
+        .await?;
+    Ok(met.into_iter().collect())
 }
 
 /// A gate's row.

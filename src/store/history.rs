@@ -57,6 +57,8 @@ pub(crate) struct Dropped<'a> {
     pub(crate) entity: Option<&'a str>,
     pub(crate) sequence: Option<i64>,
     pub(crate) outcome: &'static str,
+    /// Where its gate stands, if that is not in `_gate`.
+    pub(crate) gate_sequence: Option<i64>,
 }
 
 /// Remembers dropped records for `keep`, in a transaction whose `search_path` begins with the generation's schema and
@@ -83,7 +85,8 @@ pub(crate) async fn insert_dropped(
         .bind(of.clone().map(|d| d.record_offset).collect::<Vec<_>>())
         .bind(of.clone().map(|d| d.entity).collect::<Vec<_>>())
         .bind(of.clone().map(|d| d.sequence).collect::<Vec<_>>())
-        .bind(of.map(|d| d.outcome).collect::<Vec<_>>())
+        .bind(of.clone().map(|d| d.outcome).collect::<Vec<_>>())
+        .bind(of.map(|d| d.gate_sequence).collect::<Vec<_>>())
         .execute(connection)
         .await?;
     Ok(())

@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use super::{Error, transaction};
 
 const BOOKKEEPING: &str = include_str!("sql/schema_bookkeeping.sql");
+const GATE_IN: &str = include_str!("sql/schema_gate_in.sql");
 const TABLES: &str = include_str!("sql/schema_tables.sql");
 const RELATIONS: &str = include_str!("sql/schema_relations.sql");
 const WRITTEN_OUTSIDE: &str = include_str!("sql/schema_written_outside.sql");
@@ -33,6 +34,8 @@ pub(crate) enum Problem {
         "setup makes `{0}`, which is unlogged, temporary or foreign: it could lose effects while the position survives; make it a permanent table"
     )]
     UnsafeTable(String),
+    #[error("`gate_in`: {0}")]
+    HoldsNoGate(String),
     #[error(
         "setup puts rows into `{0}`; a reset would lose them. Move those statements to `seed`, which runs after every reset"
     )]
@@ -80,6 +83,35 @@ pub(crate) async fn create(
         }
     }
     run_user_sql(connection, "seed", seed).await
+}
+
+/// A table that is to carry the gate must have a row for each entity, and room for its sequence.
+pub(crate) async fn holds_gate(
+    connection: &mut PgConnection,
+    schema: &str,
+    table: &str,
+    key: &str,
+) -> Result<(), Problem> {
+    let (is_table, is_text, is_primary, has_sequence): (bool, bool, bool, bool) =
+        sqlx::query_as(GATE_IN)
+            .bind(schema)
+            .bind(table)
+            .bind(key)
+            .fetch_one(connection)
+            .await
+            .map_err(Error::from)?;
+    let problem = match (is_table, is_text, is_primary, has_sequence) {
+        (true, true, true, true) => return Ok(()),
+        (false, ..) => format!("setup makes no table `{table}`"),
+        (_, false, ..) => format!(
+            "`{table}` has no column `{key}` of type text; entities are text, and two of them must not be one key"
+        ),
+        (.., false, _) => format!("`{key}` is not the primary key of `{table}`"),
+        (.., false) => format!(
+            "`{table}` has no column `_sequence bigint NOT NULL`, where each row carries its entity's last sequence"
+        ),
+    };
+    Err(Problem::HoldsNoGate(problem))
 }
 
 /// All relations must share the durability of the position (I1).

@@ -40,10 +40,11 @@ pub(crate) async fn run(connection: &mut PgConnection, sql: String) -> Result<()
     Ok(())
 }
 
-/// All rows of a schema's tables, each as JSON text, sorted.
+/// All rows of a schema's tables, each as JSON text, sorted. `gate_in` is the one that carries the gate.
 pub(crate) async fn tables(
     connection: &mut PgConnection,
     schema: &str,
+    gate_in: Option<&str>,
 ) -> Result<BTreeMap<String, Vec<String>>, Error> {
     let names: Vec<String> = sqlx::query_scalar(TABLES)
         .bind(schema)
@@ -52,7 +53,14 @@ pub(crate) async fn tables(
     let mut tables = BTreeMap::new();
     for name in names {
         let quoted = name.replace('"', "\"\"");
-        let sql = format!("SELECT to_jsonb(t)::text FROM \"{schema}\".\"{quoted}\" t ORDER BY 1");
+        // What was before the last batch depends on how batches were cut.
+        let without = match gate_in == Some(&*name) {
+            true => " - '_previous'",
+            false => "",
+        };
+        let sql = format!(
+            "SELECT (to_jsonb(t){without})::text FROM \"{schema}\".\"{quoted}\" t ORDER BY 1"
+        );
         let rows = sqlx::query_scalar(AssertSqlSafe(sql))
             .fetch_all(&mut *connection)
             .await?;

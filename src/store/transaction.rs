@@ -154,12 +154,16 @@ fn is_guard_gone(error: &sqlx::Error) -> bool {
     sqlstate(error).as_deref() == Some("34000")
 }
 
-/// Takes the shared generation lock and returns the transaction's id.
+/// Takes the generation lock, shared with other batches or alone, and returns the transaction's id.
 pub(crate) async fn open_apply(
     connection: &mut PgConnection,
     projection: &str,
     plan_cache_mode: &str,
+    alone: bool,
 ) -> Result<String, Error> {
+    if alone {
+        lock_generation(connection, projection).await?;
+    }
     let row = sqlx::query(OPEN)
         .bind(projection)
         .bind(plan_cache_mode)

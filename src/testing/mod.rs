@@ -341,7 +341,11 @@ impl<'p> Test<'p> {
         }
         let mut connection = rehearsal.into_connection().await?;
         Ok(Outcome {
-            tables: scratch::tables(&mut connection, &self.projection.name).await?,
+            tables: {
+                let gate_in = self.projection.gate_in.as_ref();
+                let gate_in = gate_in.map(|gate_in| &*gate_in.table);
+                scratch::tables(&mut connection, &self.projection.name, gate_in).await?
+            },
             messages: scratch::messages(&mut connection).await?,
             parked: scratch::parked(&mut connection).await?,
         })

@@ -1,5 +1,5 @@
 //! The kinds of projections do the same: SQL (`examples/ledger`), and a fold, a batch handler and an event handler
-//! (`examples/ledger_kinds.rs`).
+//! (`examples/ledger_kinds.rs`); SQL and fold with the gate in rows of its own, and in theirs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 
 use crate::harness::{Expected, LONG, LogRecord, Message, World, wait_until};
 
-const KINDS: [&str; 4] = [
+const KINDS: [&str; 6] = [
     "balances",
+    "balances_with_gate",
     "balances_folded",
+    "balances_folded_with_gate",
     "balances_in_batches",
     "balances_one_by_one",
 ];
@@ -21,7 +23,12 @@ const PARTITIONS: i32 = 3;
 // whose entries are in several partitions, all kinds have the same tables, messages and parked records.
 #[test]
 fn all_kinds_make_the_same_of_the_same_ledger() {
-    let whole = World::new(PARTITIONS, &balances(), &[("balances.sql", &setup())]);
+    let projections = balances() + &balances_with_gate();
+    let files = [
+        ("balances.sql", &*setup()),
+        ("balances_with_gate.sql", SETUP_WITH_GATE),
+    ];
+    let whole = World::new(PARTITIONS, &projections, &files);
     produce_disordered(&whole);
     let expected = Expected::of(whole.incoming(), &readable(&whole), |_, _| i64::MAX);
     let overdrafts = in_any_order(contents(KINDS[0], expected.messages));
@@ -37,7 +44,7 @@ fn all_kinds_make_the_same_of_the_same_ledger() {
             .start();
         world.wait_until_done(LONG);
         wait_until(LONG, "all that is early has followed", || {
-            world.parked() == 3 * 4
+            world.parked() == 3 * KINDS.len() as i64
         });
         process.stop();
         for kind in KINDS {
@@ -69,6 +76,36 @@ fn balances() -> String {
     config[from..to]
         .replace("ledger.entries", "@in@")
         .replace("ledger.overdrafts", "@out@")
+}
+
+const SETUP_WITH_GATE: &str = "
+    CREATE TABLE balance (
+        account text PRIMARY KEY, amount bigint NOT NULL, entries bigint NOT NULL,
+        _sequence bigint NOT NULL, _previous bigint
+    )";
+
+/// The same with the gate in the rows of `balance`.
+fn balances_with_gate() -> String {
+    let apply = r#"
+INSERT INTO balance AS b (account, amount, entries, _sequence, _previous)
+SELECT account, sum(amount), count(*), max(_sequence), max(_previous) FROM events GROUP BY account ORDER BY account
+ON CONFLICT (account) DO UPDATE
+SET amount = b.amount + excluded.amount, entries = b.entries + excluded.entries,
+    _sequence = excluded._sequence, _previous = excluded._previous
+WHERE b._sequence = excluded._previous"""
+
+"#;
+    let balances = balances();
+    let from = balances.find("INSERT INTO").unwrap();
+    let to = balances.find("# One message").unwrap();
+    balances
+        .replace(&balances[from..to], apply)
+        .replace("projections.balances", "projections.balances_with_gate")
+        .replace("balances.sql", "balances_with_gate.sql")
+        .replace(
+            "gate     = \"next\"",
+            "gate     = \"next\"\ngate_in  = \"balance.account\"",
+        )
 }
 
 fn setup() -> String {

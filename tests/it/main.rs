@@ -33,6 +33,7 @@ mod explain;
 mod fence;
 mod formats;
 mod gate;
+mod gate_in;
 mod group;
 mod handlers;
 mod history;

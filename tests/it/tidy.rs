@@ -280,6 +280,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/sql_projection/",
             "src/projection/context.rs",
             "src/projection/fold.rs",
+            "src/projection/gate_in.rs",
             "src/projection/handler.rs",
             "src/outbox.rs",
             // Only the connection, which is handed on.

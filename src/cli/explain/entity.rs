@@ -3,11 +3,13 @@
 use serde_json::json;
 use sqlx::PgConnection;
 
-use super::{Answer, drop_json, drop_text, gate_json, gate_text, letter_json, letter_text, time};
+use super::{
+    Answer, drop_json, drop_text, gate_json, gate_text, letter_json, letter_text, stands, time,
+};
 use crate::projection::{Gate, Projection};
 use crate::store;
 use crate::store::dead_letter::{self, Kept, OfEntity};
-use crate::store::gate::{self, Stands};
+use crate::store::gate::Stands;
 use crate::store::history::{self, Drop};
 
 /// Letters and drops that are shown, at most.
@@ -42,7 +44,7 @@ pub(super) async fn answer(
         dead_letter::of_entity(connection, name, generation, entity, resolved, LAST_MAX).await?;
     let mut found = Found {
         entity,
-        stands: gate::read(connection, entity).await?,
+        stands: stands(connection, projection, entity).await?,
         waiting: waiting.get(entity).copied().unwrap_or(0),
         resolved,
         dropped: history::dropped_of_entity(connection, name, generation, entity, LAST_MAX).await?,

@@ -14,7 +14,7 @@ use super::{
     CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database, projections,
     schema_registry,
 };
-use crate::projection::Registry;
+use crate::projection::{Projection, Registry};
 use crate::store::dead_letter::Kept;
 use crate::store::history::Drop;
 use crate::store::{self, gate, transaction};
@@ -174,6 +174,25 @@ fn drop_json(drop: &Drop) -> Value {
         "offset": drop.record_offset, "entity": drop.entity, "sequence": drop.sequence,
         "outcome": drop.outcome, "gate_sequence": drop.gate_sequence, "at": drop.at.to_rfc3339(),
     })
+}
+
+/// Where the gate of an entity stands.
+async fn stands(
+    connection: &mut PgConnection,
+    projection: &Projection,
+    entity: &str,
+) -> Result<Option<gate::Stands>, store::Error> {
+    let apart = gate::read(connection, entity).await?;
+    let Some(gate_in) = projection.gate_in.as_ref().filter(|_| apart.is_none()) else {
+        return Ok(apart);
+    };
+    let rows = gate_in.read(connection, &[entity]).await;
+    let rows = rows.map_err(|error| store::Error::Unexpected(error.to_string()))?;
+    Ok(rows.walk().sequence(entity).map(|sequence| gate::Stands {
+        sequence,
+        previous: None,
+        parked: false,
+    }))
 }
 
 fn gate_text(stands: Option<&gate::Stands>) -> String {

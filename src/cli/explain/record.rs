@@ -8,7 +8,8 @@ use sqlx::PgConnection;
 
 use super::log::InLog;
 use super::{
-    Answer, drop_json, drop_text, gate_json, gate_text, letter_json, letter_text, time, times,
+    Answer, drop_json, drop_text, gate_json, gate_text, letter_json, letter_text, stands, time,
+    times,
 };
 use crate::cli::output::number;
 use crate::cli::{CODE_NEEDS_A_PERSON, Failed};
@@ -17,7 +18,7 @@ use crate::engine::explain::{Facts, Log, Totals, Verdict, explain};
 use crate::projection::{Gate, Projection};
 use crate::registry::Registry as SchemaRegistry;
 use crate::store::dead_letter::{self, Kept, OfEntity};
-use crate::store::gate::{self, Stands};
+use crate::store::gate::Stands;
 use crate::store::history::{self, Batch, Drop};
 use crate::store::operation::{self, Discard};
 use crate::store::position::{self, OfRecord, Passed};
@@ -175,7 +176,7 @@ impl Found<'_> {
         self.content.entity = entity.or_else(|| self.content.entity.take());
         self.content.sequence = sequence.or(self.content.sequence);
         if let Some(entity) = &self.content.entity {
-            self.stands = gate::read(connection, entity).await?;
+            self.stands = stands(connection, self.projection, entity).await?;
         }
         if let Some(id) = &self.content.event_id {
             self.taken_in = inbox::read(connection, id).await?;

@@ -78,6 +78,9 @@ impl Rebuilder {
             &self.projection.seed,
         )
         .await?;
+        if let Some(gate_in) = &self.projection.gate_in {
+            schema::holds_gate(connection, &schema, &gate_in.table, &gate_in.key).await?;
+        }
         if let Some(table) = swap::touched(connection, live.schema_oid).await? {
             return Err(RebuildError::TouchesLive(table)); // I8
         }

@@ -21,6 +21,15 @@ impl Verified {
     }
 }
 
+/// The table that carries the gate of a generation of this definition.
+fn gate_table(definition: &str) -> Option<&str> {
+    let gate = definition
+        .split("; ")
+        .find(|part| part.starts_with("gate "))?;
+    let (_, place) = gate.split_once(" in ")?;
+    place.split_once('.').map(|(table, _)| table)
+}
+
 impl Rebuilder {
     /// Holds the live generation up until the build stands where it stands, takes a snapshot of both, lets it go on, and
     /// compares at leisure.
@@ -45,10 +54,16 @@ impl Rebuilder {
             Schema {
                 name: &live.schema_name,
                 oid: live.schema_oid,
+                gate_in: gate_table(&live.definition),
             },
             Schema {
                 name: &generation.schema_name,
                 oid: generation.schema_oid,
+                gate_in: self
+                    .projection
+                    .gate_in
+                    .as_ref()
+                    .map(|gate_in| &*gate_in.table),
             },
         );
         let tables = self

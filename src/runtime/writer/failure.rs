@@ -77,7 +77,9 @@ impl Writer {
                 why,
                 ..
             } => self.retry_later(work, moved, &why).await,
-            Failure::Handler { why, .. } => self.halt_all(work, moved, &why).await,
+            Failure::Handler { why, .. } | Failure::NeedsToBeAlone(why) => {
+                self.halt_all(work, moved, &why).await
+            }
             Failure::Store(error) if error.class() == Class::Halt => {
                 let why = format!("tidegate's own statement failed: {error}");
                 self.halt_all(work, moved, &why).await;

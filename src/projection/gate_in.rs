@@ -1,0 +1,146 @@
+//! The gate in the row: a table keyed by the entity, whose rows carry the sequence themselves.
+//!
+//! It spares the second row of each entity. What a row cannot carry, that records of an entity wait or that a
+//! person has moved its gate on, makes a row in `_gate` after all, which from then on has the last word.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+
+use super::fold::quoted;
+use super::handler::HandlerError;
+use crate::engine::Class;
+
+/// The column in which a row carries its entity's last sequence.
+pub(crate) const SEQUENCE: &str = "_sequence";
+/// The one in which a statement of the user's says which sequence it found.
+pub(crate) const PREVIOUS: &str = "_previous";
+
+/// Which table carries the gate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GateIn {
+    pub(crate) table: String,
+    /// Its primary key, of type `text`: the entity.
+    pub(crate) key: String,
+    /// Reads the rows of entities: key, sequence, and what else the handler needs.
+    load: Arc<str>,
+}
+
+impl GateIn {
+    /// `further` are columns that are read along, as SQL, each with its comma.
+    pub(crate) fn new(table: &str, key: &str, further: &str) -> Self {
+        let (table_sql, key_sql) = (quoted(table), quoted(key));
+        let load = format!(
+            "SELECT {key_sql}, {SEQUENCE}{further} FROM {table_sql} WHERE {key_sql} = ANY ($1)"
+        );
+        Self {
+            table: table.to_owned(),
+            key: key.to_owned(),
+            load: load.into(),
+        }
+    }
+
+    /// The statement that reads rows, as it is sent.
+    pub(crate) fn load(&self) -> AssertSqlSafe<Arc<str>> {
+        AssertSqlSafe(Arc::clone(&self.load))
+    }
+
+    /// Reads the rows of these entities. They are not locked: whoever writes one compares its sequence with the one
+    /// read here.
+    pub(crate) async fn read(
+        &self,
+        connection: &mut PgConnection,
+        entities: &[&str],
+    ) -> Result<GateRows, HandlerError> {
+        let within =
+            |error: HandlerError| error.within(&format!("reading gates in `{}`", self.table));
+        let rows = sqlx::query(self.load())
+            .bind(entities)
+            .fetch_all(connection)
+            .await
+            .map_err(|error| within(error.into()))?;
+        let mut sorted = Vec::with_capacity(rows.len());
+        for (index, row) in rows.iter().enumerate() {
+            let _: &str = row.try_get(0).map_err(|error| within(error.into()))?;
+            let sequence: i64 = row.try_get(1).map_err(|error| within(error.into()))?;
+            sorted.push((sequence, index));
+        }
+        sorted.sort_unstable_by_key(|(_, index)| key(&rows[*index]));
+        let mut asked = entities.iter();
+        let mut keys = sorted.iter().map(|(_, index)| key(&rows[*index]));
+        // Both are sorted, and each entity is asked for once.
+        match keys.find(|key| !asked.any(|entity| entity == key)) {
+            None => Ok(GateRows { rows, sorted }),
+            Some(key) => Err(HandlerError::new(
+                Class::Halt,
+                format!(
+                    "table `{}` has answered with `{key}`, which it was not asked for or has twice; its key `{}` must be its primary key, and of type `text`",
+                    self.table, self.key
+                ),
+            )),
+        }
+    }
+}
+
+fn key(row: &PgRow) -> &str {
+    row.try_get(0).unwrap_or_default() // seen to be text when it was read
+}
+
+impl fmt::Display for GateIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.table, self.key)
+    }
+}
+
+/// The rows of a batch's entities, as they stood before it.
+#[derive(Default)]
+pub(crate) struct GateRows {
+    rows: Vec<PgRow>,
+    /// Sequence and place of each row, by entity.
+    sorted: Vec<(i64, usize)>,
+}
+
+impl fmt::Debug for GateRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GateRows").field(&self.rows.len()).finish()
+    }
+}
+
+impl GateRows {
+    /// Finds rows of entities that are asked for in ascending order.
+    pub(crate) fn walk(&self) -> Walk<'_> {
+        Walk {
+            rows: &self.rows,
+            rest: &self.sorted,
+        }
+    }
+}
+
+/// See [`GateRows::walk`].
+pub(crate) struct Walk<'r> {
+    rows: &'r [PgRow],
+    rest: &'r [(i64, usize)],
+}
+
+impl<'r> Walk<'r> {
+    /// The sequence that an entity's row carries, and the row. The entity must not be before the last one asked for.
+    pub(crate) fn find(&mut self, entity: &str) -> Option<(i64, &'r PgRow)> {
+        while let Some((&(sequence, index), rest)) = self.rest.split_first() {
+            let row = &self.rows[index];
+            match key(row).cmp(entity) {
+                Ordering::Less => self.rest = rest,
+                Ordering::Equal => return Some((sequence, row)),
+                Ordering::Greater => return None,
+            }
+        }
+        None
+    }
+
+    /// The sequence alone.
+    pub(crate) fn sequence(&mut self, entity: &str) -> Option<i64> {
+        self.find(entity).map(|(sequence, _)| sequence)
+    }
+}

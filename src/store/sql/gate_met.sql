@@ -1,0 +1,5 @@
+-- The gate in the row: which of these entities have a row here all the same, since records of them were parked. None can
+-- be added until this transaction ends: whoever adds one has the generation to itself.
+SELECT entity
+FROM _gate
+WHERE entity = ANY ($1::text[])
