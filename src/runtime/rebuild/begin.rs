@@ -98,6 +98,7 @@ impl Rebuilder {
             projection: name,
             who: &self.who,
             arguments: json!({
+                "entity": self.entity(),
                 "accept_truncated": accept_truncated,
                 "accepted": plan.obstacles.iter().map(|o| &*o.what).collect::<Vec<_>>(),
             }),
