@@ -51,6 +51,7 @@ mod postgres_outages;
 mod quarantine;
 mod rebalance;
 mod rebuild;
+mod rebuild_edges;
 mod rebuild_entity;
 mod rebuild_messages;
 mod records;

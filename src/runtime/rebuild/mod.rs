@@ -156,6 +156,10 @@ pub(crate) enum RebuildError {
         "setup or seed does something to `{0}` in the schema of the live generation; name tables without a schema there"
     )]
     TouchesLive(String),
+    #[error(
+        "setup or seed makes, replaces or grants something in schema `{0}` of the live generation, or somebody else has done so in this moment; name functions and types without a schema there, and try again"
+    )]
+    RedefinesLive(String),
     #[error(transparent)]
     Schema(#[from] Problem),
     #[error(transparent)]
