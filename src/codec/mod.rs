@@ -39,6 +39,8 @@ pub(crate) struct Decoder {
     op: Option<Place>,
     value_bytes_max: usize,
     entity: Option<Place>,
+    /// Events of another entity are not wanted.
+    only: Option<String>,
     sequence: Option<Place>,
     sequence_required: bool,
     /// The lowest sequence allowed.
@@ -155,6 +157,7 @@ impl Decoder {
             op,
             value_bytes_max: projection.limits.bytes_max,
             entity,
+            only: projection.only.clone(),
             sequence,
             sequence_required: projection.gate != Gate::None,
             first: match projection.gate {
@@ -375,6 +378,11 @@ impl Decoder {
         events
             .entities
             .push(entity.as_ref().and_then(|e| e.as_deref().ok()));
+        if let Some(only) = &self.only
+            && !matches!(&entity, Some(Ok(entity)) if **entity == **only)
+        {
+            return Err(Not::Wanted);
+        }
         let shape = shape.clone()?;
         events.types.push(match &self.types {
             // A tombstone is of no type.

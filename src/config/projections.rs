@@ -18,7 +18,7 @@ use crate::projection::{
 };
 use crate::sql_projection::{Emit, SqlProjection, SqlText, Statement, last_word, script_problem};
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "version",
     "topics",
     "entity",
@@ -38,6 +38,7 @@ const KEYS: [&str; 25] = [
     "history",
     "start",
     "begins_anywhere",
+    "entity_rows",
     "setup",
     "seed",
     "search_path",
@@ -185,6 +186,19 @@ fn read_one(
     projection.writes_elsewhere = section
         .choice("writes_elsewhere", &yes_or_no, sources)
         .unwrap_or_default();
+    for Setting { text, place } in section.list("entity_rows", sources) {
+        match text.split_once('.') {
+            Some((table, column)) if is_identifier(table) && is_identifier(column) => {
+                let row = (table.to_owned(), column.to_owned());
+                projection.entity_rows.push(row);
+            }
+            _ => {
+                let what = format!("`{text}` does not name a table and its column");
+                let cure = "write both in lower case, with a dot between: \"balance.account\"";
+                sources.problems.add(place, what, cure);
+            }
+        }
+    }
     for schema in section.list("search_path", sources) {
         if is_identifier(&schema.text) {
             projection.search_path.push(schema.text);

@@ -193,7 +193,7 @@ pub(crate) async fn plan(
     Ok(ResetPlan {
         generation: live.generation,
         tables: schema::tables(connection, live.schema_oid).await?,
-        left_behind: dead_letter::unreachable(connection, name, live.generation, &begin, &[])
+        left_behind: dead_letter::unreachable(connection, name, live.generation, &begin, &[], None)
             .await?,
         topic_ids,
         shorter: shorter(&logs, &marks),

@@ -203,13 +203,14 @@ pub(crate) async fn by_number(
 }
 
 /// Counts the waiting records that a generation does not meet which begins where `begin` says, in the log of that
-/// incarnation, and all of `thinned` topics.
+/// incarnation, and all of `thinned` topics; or those of one entity.
 pub(crate) async fn unreachable(
     connection: &mut PgConnection,
     projection: &str,
     generation: i32,
     begin: &[(TopicPartition, i32, i64)],
     thinned: &[&str],
+    entity: Option<&str>,
 ) -> Result<i64, Error> {
     let topic = |(partition, ..): &(TopicPartition, i32, i64)| partition.topic().to_owned();
     Ok(sqlx::query_scalar(UNREACHABLE)
@@ -230,6 +231,7 @@ pub(crate) async fn unreachable(
         )
         .bind(begin.iter().map(|(.., first)| *first).collect::<Vec<_>>())
         .bind(thinned)
+        .bind(entity)
         .fetch_one(connection)
         .await?)
 }

@@ -9,6 +9,7 @@ pub(crate) mod compare;
 mod copy;
 pub(crate) mod dead_letter;
 mod emission;
+pub(crate) mod entity;
 mod error;
 pub(crate) mod gate;
 pub(crate) mod generation;

@@ -17,6 +17,7 @@ const RELEASE: &str = include_str!("sql/position_release.sql");
 const STATUS: &str = include_str!("sql/position_status.sql");
 const LOCK: &str = include_str!("sql/position_lock.sql");
 const MOVE: &str = include_str!("sql/position_move.sql");
+const SAME_LOG: &str = include_str!("sql/position_same_log.sql");
 const RESUME: &str = include_str!("sql/position_resume.sql");
 const RESET: &str = include_str!("sql/position_reset.sql");
 const HISTORY: &str = include_str!("sql/position_history.sql");
@@ -393,6 +394,26 @@ pub(crate) struct Stood {
     pub(crate) epoch: i64,
     /// Its log was found to be another one than was applied.
     pub(crate) in_doubt: bool,
+}
+
+/// Takes a topic for the same log in other generations that have read it under this incarnation.
+pub(crate) async fn same_log(
+    connection: &mut PgConnection,
+    projection: &str,
+    generations: &[i32],
+    topic: &str,
+    incarnation: i32,
+    topic_id: Option<Uuid>,
+) -> Result<(), Error> {
+    sqlx::query(SAME_LOG)
+        .bind(projection)
+        .bind(generations)
+        .bind(topic)
+        .bind(incarnation)
+        .bind(topic_id)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Locks the positions of one topic.

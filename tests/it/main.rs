@@ -51,6 +51,8 @@ mod postgres_outages;
 mod quarantine;
 mod rebalance;
 mod rebuild;
+mod rebuild_edges;
+mod rebuild_entity;
 mod rebuild_messages;
 mod records;
 mod redrive;
