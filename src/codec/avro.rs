@@ -26,8 +26,14 @@ pub(super) struct AvroDecoder {
     wanted: Vec<Wanted>,
     limits: Limits,
     registry: Option<Arc<Registry>>,
-    /// Made so far.
-    plans: RwLock<HashMap<u64, Planned>>,
+    /// Made so far, and of how many doubts of the registry that was aware.
+    plans: RwLock<Made>,
+}
+
+#[derive(Debug, Default)]
+struct Made {
+    plans: HashMap<u64, Planned>,
+    doubts: u64,
 }
 
 /// How a value names its schema.
@@ -92,13 +98,13 @@ impl AvroDecoder {
         });
         let plan = Arc::new(plan);
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
-        plans.insert(key, Arc::clone(&plan));
+        plans.plans.insert(key, Arc::clone(&plan));
         plan
     }
 
     fn made(&self, key: u64) -> Option<Planned> {
         let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
-        plans.get(&key).cloned()
+        plans.plans.get(&key).cloned()
     }
 
     pub(super) async fn learn(&self, ids: &BTreeSet<u32>) -> Result<(), Unavailable> {
@@ -114,6 +120,7 @@ impl AvroDecoder {
         &self,
         shares: &[(&TopicPartition, &[Record])],
     ) -> Result<Plans, UnknownSchemas> {
+        self.forget_doubtful();
         let mut plans = HashMap::new();
         let mut unknown = BTreeMap::new();
         let mut last = None;
@@ -143,6 +150,24 @@ impl AvroDecoder {
             true => Ok(Plans(plans)),
             false => Err(UnknownSchemas(unknown)),
         }
+    }
+
+    /// What was made of a schema that its number does not stand for any more is not used again (I10).
+    fn forget_doubtful(&self) {
+        let doubts = self
+            .registry
+            .as_ref()
+            .map_or(0, |registry| registry.doubts());
+        let made = self.plans.read().unwrap_or_else(PoisonError::into_inner);
+        if made.doubts == doubts {
+            return;
+        }
+        drop(made);
+        let mut made = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+        *made = Made {
+            plans: HashMap::new(),
+            doubts,
+        };
     }
 
     fn look_up(&self, key: u64) -> Result<Planned, u32> {

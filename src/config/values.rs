@@ -52,7 +52,7 @@ pub(super) fn read_registry(
     sources: &mut Sources<'_>,
 ) -> Option<registry::Settings> {
     const CURE: &str = "write url = \"https://registry:8081\"; several are separated by commas";
-    const KEYS: [&str; 9] = [
+    const KEYS: [&str; 10] = [
         "url",
         "name",
         "user",
@@ -62,6 +62,7 @@ pub(super) fn read_registry(
         "identity_file",
         "timeout",
         "unknown_grace",
+        "verify_every",
     ];
     let set = |key: &&str| section.has(key, sources);
     if section.table.is_none() && !KEYS.iter().any(set) {
@@ -109,6 +110,13 @@ pub(super) fn read_registry(
             Duration::from_secs(30),
             sources,
         ),
+        verify_every: section.duration(
+            "verify_every",
+            Duration::from_millis(100),
+            Duration::from_secs(60),
+            sources,
+        ),
+        patience: registry::PATIENCE,
     };
     section.finish(&KEYS, sources);
     if let Some(why) = registry::problem(&settings) {
