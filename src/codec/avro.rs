@@ -90,7 +90,7 @@ impl AvroDecoder {
     }
 
     /// Makes a plan and keeps it.
-    fn plan(&self, key: u64, writer: &Schema) -> Planned {
+    pub(super) fn plan(&self, key: u64, writer: &Schema) -> Planned {
         let plan = Plan::new(writer, &self.schema, &self.wanted);
         let plan = plan.map_err(|why| match self.framing {
             Frame::Confluent => format!("schema {key}: {why}"),

@@ -180,6 +180,14 @@ impl Decoder {
         Self::new(&projection, None)
     }
 
+    /// What a number stands for, without a registry.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn knows(&self, id: u32, schema: &crate::avro::Schema) {
+        if let Payload::Avro(avro) = &self.payload {
+            avro.plan(id.into(), schema);
+        }
+    }
+
     /// Decodes a batch, and asks for schemas where it names unknown ones.
     ///
     /// # Errors
