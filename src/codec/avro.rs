@@ -115,10 +115,11 @@ impl AvroDecoder {
         }
     }
 
-    /// Gathers the plans that the records need.
+    /// Gathers the plans that the records' values, or keys, need.
     pub(super) fn plans(
         &self,
         shares: &[(&TopicPartition, &[Record])],
+        part: fn(&Record) -> Option<&[u8]>,
     ) -> Result<Plans, UnknownSchemas> {
         self.forget_doubtful();
         let mut plans = HashMap::new();
@@ -127,7 +128,7 @@ impl AvroDecoder {
         let records = shares.iter().flat_map(|(_, records)| records.iter());
         for (event, record) in (0..).zip(records) {
             // What has no right frame is told when it is decoded.
-            let Some(Ok((key, _))) = record.value().map(|value| self.frame(value)) else {
+            let Some(Ok((key, _))) = part(record).map(|bytes| self.frame(bytes)) else {
                 continue;
             };
             if last == Some(key) || plans.contains_key(&key) {

@@ -24,6 +24,8 @@ pub enum Source {
     /// A JSON pointer into the value, such as `/order/id`; the same path into a value in Avro. Into the data of
     /// a CloudEvent, and into the row of a change event: as it is now, or as it was where it is gone.
     Pointer(String),
+    /// A path into the record's key, which is JSON, or Avro as values are, such as `/id`.
+    KeyPath(String),
     /// An attribute of a CloudEvent, such as `id`.
     Attribute(String),
     /// A path into a change event itself, such as `/source/lsn`.
@@ -31,7 +33,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads `key`, `header:<name>`, `ce:<attribute>`, `envelope:<JSON pointer>` or a JSON pointer.
+    /// Reads `key`, `key:<JSON pointer>`, `header:<name>`, `ce:<attribute>`, `envelope:<JSON pointer>` or a JSON pointer.
     ///
     /// # Errors
     /// Says which forms there are.
@@ -40,6 +42,9 @@ impl Source {
             "key" => Ok(Self::Key),
             _ if text.starts_with("header:") && text.len() > "header:".len() => {
                 Ok(Self::Header(text["header:".len()..].to_owned()))
+            }
+            _ if text.starts_with("key:/") && text.len() > "key:/".len() => {
+                Ok(Self::KeyPath(text["key:".len()..].to_owned()))
             }
             _ if text.starts_with('/') && text.len() > 1 => Ok(Self::Pointer(text.to_owned())),
             _ if text.starts_with("ce:") && text.len() > "ce:".len() => {
@@ -61,6 +66,7 @@ impl fmt::Display for Source {
             Self::Key => f.write_str("key"),
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Pointer(pointer) => f.write_str(pointer),
+            Self::KeyPath(pointer) => write!(f, "key:{pointer}"),
             Self::Attribute(name) => write!(f, "ce:{name}"),
             Self::Envelope(pointer) => write!(f, "envelope:{pointer}"),
         }
@@ -195,10 +201,12 @@ pub(crate) enum Framing {
     Raw(Arc<Schema>),
 }
 
-/// What the value of one record may cost.
+/// What the value and the headers of one record may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValueLimits {
     pub(crate) bytes_max: usize,
+    /// Names and values of its headers together.
+    pub(crate) headers_bytes_max: usize,
     /// Of values that are not JSON: records and collections inside each other.
     pub(crate) nesting_max: usize,
     /// Of values that are not JSON: items of all collections together.
@@ -209,6 +217,7 @@ impl Default for ValueLimits {
     fn default() -> Self {
         Self {
             bytes_max: 16 << 20,
+            headers_bytes_max: 1 << 20,
             nesting_max: 64,
             items_max: 1_000_000,
         }
@@ -264,6 +273,8 @@ pub struct Projection {
     pub(crate) event_id: Option<Source>,
     pub(crate) columns: Vec<Column>,
     pub(crate) format: Format,
+    /// How keys are written of which a part is read; none if they are JSON.
+    pub(crate) key: Option<AvroFormat>,
     pub(crate) types: Option<Types>,
     /// How messages are written that are not JSON, to be settled before anything is emitted.
     pub(crate) outgoing: Vec<Arc<Outgoing>>,
@@ -367,6 +378,7 @@ impl Projection {
             event_id: None,
             columns: Vec::new(),
             format: Format::default(),
+            key: None,
             types: None,
             outgoing: Vec::new(),
             limits: ValueLimits::default(),

@@ -214,6 +214,72 @@ fn a_schema_that_cannot_be_used_parks_its_records_and_says_why() {
     assert_eq!(references, 2);
 }
 
+const KEY: &str =
+    r#"{"type": "record", "name": "Key", "fields": [{"name": "account", "type": "string"}]}"#;
+
+// A deletion has no value that could name what is deleted.
+#[test]
+fn a_key_in_avro_names_the_entity_of_an_event_and_of_its_tombstone() {
+    let registry = SchemaRegistry::start();
+    registry.register(1, SCORE);
+    registry.register(2, KEY);
+    let entity = "entity   = \"key:/account\"\nkey_schema = \"key.avsc\"\ntombstones = \"event\"";
+    let projections = PROJECTIONS
+        .replace("entity   = \"/account\"", entity)
+        .replace("account = \"text\", ", "")
+        .replace("\"newest\"", "\"none\"")
+        .replace(
+            "SELECT account, _sequence, note FROM latest",
+            "SELECT _entity, _sequence, note FROM latest WHERE NOT _tombstone",
+        );
+    let deletion = "
+[[projections.score.apply]]
+sql = \"DELETE FROM score WHERE account IN (SELECT _entity FROM latest WHERE _tombstone)\"\n";
+    let settings = format!(
+        "[schema_registry]\nurl = \"{}\"\n{projections}{deletion}",
+        registry.url()
+    );
+    let files = [
+        ("score.sql", SETUP),
+        ("score.avsc", SCORE),
+        ("key.avsc", KEY),
+    ];
+    let world = World::new(1, &settings, &files);
+    world.tidegate(&["check"]).expect(0);
+    let sender = world.sender();
+    let key = |account: &str| framed(2, KEY, &json!({ "account": account }));
+    for (account, seq) in [("a", 1), ("b", 1), ("a", 2)] {
+        let value = framed(1, SCORE, &score("of the value", seq, "x"));
+        sender.send(0, Some(&key(account)), Some(&value));
+    }
+    sender.send(0, Some(&key("b")), None);
+    // What is no key parks its record, and so does a value that is none; that one's entity waits behind it.
+    sender.send(
+        0,
+        Some(b"plain"),
+        Some(&framed(1, SCORE, &score("c", 1, "x"))),
+    );
+    sender.send(0, Some(&key("a")), Some(b"plain"));
+    sender.flush();
+    let _process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(scores(&world), [("a".to_owned(), 2, Some("x".to_owned()))]);
+    assert_eq!((registry.asked_for(1), registry.asked_for(2)), (1, 1));
+    let parked: Vec<(i64, Option<String>, String)> = world.db.rows(
+        "SELECT record_offset, entity, detail FROM tidegate.dead_letter ORDER BY record_offset",
+    );
+    assert_eq!(parked.len(), 2, "{parked:?}");
+    assert_eq!((parked[0].0, &parked[0].1), (4, &None));
+    assert!(
+        parked[0]
+            .2
+            .starts_with("entity (`key:/account`): the key: it begins with the byte 0x70"),
+        "{parked:?}"
+    );
+    assert_eq!((parked[1].0, parked[1].1.as_deref()), (5, Some("a")));
+    world.tidegate(&["verify"]).expect(0);
+}
+
 const KINDS: &str = r#"
 [projections.kinds]
 topics   = ["@in@"]
