@@ -20,7 +20,7 @@ if [ -n "${KAFKA_HOME:-}" ]; then # as an absolute path, since scripts change th
   KAFKA_HOME=$(cd "$KAFKA_HOME" 2>/dev/null && pwd || echo "$KAFKA_HOME")
   KAFKA_JARS=$KAFKA_HOME/libs
 fi
-# A schema registry that speaks Confluent's API; 2.6 is the newest that runs on Java 17. Only tests use it.
+# A schema registry that speaks Confluent's API; 2.6 is the newest that runs on Java 17. For tests and a demo in Avro.
 REGISTRY_VERSION=${REGISTRY_VERSION:-2.6.13.Final}
 REGISTRY_DIR=$LOCAL_DIR/jars/registry-$REGISTRY_VERSION
 KAFKA_DATA=$LOCAL_DIR/kafka
@@ -304,6 +304,45 @@ fetch_registry() {
   logged "$LOCAL_DIR/logs/unpack-registry.log" tar -xzf "$REGISTRY_DIR.part/apicurio-registry-app-$REGISTRY_VERSION-all.tar.gz" -C "$REGISTRY_DIR.part"
   rm "$REGISTRY_DIR.part"/*.tar.gz
   mv "$REGISTRY_DIR.part" "$REGISTRY_DIR"
+  finish
+}
+
+registry_running() { runs_on "$LOCAL_DIR/registry.pid" "$REGISTRY_DIR"; }
+
+# A schema registry in memory; sets TIDEGATE__SCHEMA_REGISTRY__URL.
+start_registry() {
+  if [ -n "${TIDEGATE__SCHEMA_REGISTRY__URL:-}" ]; then
+    echo "Schema registry: using $TIDEGATE__SCHEMA_REGISTRY__URL, as TIDEGATE__SCHEMA_REGISTRY__URL says" && return
+  fi
+  fetch_registry
+  [ -d "$REGISTRY_DIR" ] || fail $EX_UNAVAILABLE "No schema registry: Java 17 and Maven are needed." \
+    "Or set TIDEGATE__SCHEMA_REGISTRY__URL to one you have."
+  stop_registry
+  local port waited=0 log=$LOCAL_DIR/logs/registry.log
+  port=$(free_port "$LOCAL_DIR/registry.port")
+  step "Starting Apicurio Registry on 127.0.0.1:$port"
+  set -m
+  nohup "$JAVA" -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dquarkus.http.host=127.0.0.1 "-Dquarkus.http.port=$port" \
+    -jar "$REGISTRY_DIR/apicurio-registry-app-$REGISTRY_VERSION-runner.jar" >"$log" 2>&1 </dev/null 9>&- &
+  echo $! >"$LOCAL_DIR/registry.pid"
+  disown
+  set +m
+  until (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+    sleep 0.1
+    waited=$((waited + 1))
+    if ! registry_running || [ $waited -gt 900 ]; then
+      fail 1 "The schema registry did not start; the end of $log:" "$(tail -n 20 "$log")"
+    fi
+  done
+  export TIDEGATE__SCHEMA_REGISTRY__URL=http://127.0.0.1:$port/apis/ccompat/v7
+  finish
+}
+
+stop_registry() {
+  registry_running || return 0
+  step "Stopping the schema registry"
+  kill "$(cat "$LOCAL_DIR/registry.pid")"
+  while registry_running; do sleep 0.1; done
   finish
 }
 

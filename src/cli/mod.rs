@@ -343,6 +343,8 @@ fn schema_registry(
         return Ok(None);
     };
     settings.unknown_grace = std::time::Duration::ZERO;
+    // Nothing else waits with it.
+    settings.patience = std::time::Duration::MAX;
     let registry = SchemaRegistry::new(settings, database.clone());
     let registry = registry.map_err(|why| Failed::new(CODE_CONFIGURATION, anyhow::anyhow!(why)))?;
     Ok(Some(Arc::new(registry)))

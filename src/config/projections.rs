@@ -143,6 +143,7 @@ fn read_one(
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
     projection.columns = columns;
+    projection.key = values::read_key_schema(&format, &section, sources);
     projection.format = format;
     projection.limits = values.limits;
     projection.types = types;

@@ -142,10 +142,12 @@ pub(crate) enum Framing {
     Raw(Arc<Schema>),
 }
 
-/// What the value of one record may cost.
+/// What the value and the headers of one record may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValueLimits {
     pub(crate) bytes_max: usize,
+    /// Names and values of its headers together.
+    pub(crate) headers_bytes_max: usize,
     /// Of values that are not JSON: records and collections inside each other.
     pub(crate) nesting_max: usize,
     /// Of values that are not JSON: items of all collections together.
@@ -156,6 +158,7 @@ impl Default for ValueLimits {
     fn default() -> Self {
         Self {
             bytes_max: 16 << 20,
+            headers_bytes_max: 1 << 20,
             nesting_max: 64,
             items_max: 1_000_000,
         }
@@ -214,6 +217,8 @@ pub struct Projection {
     pub(crate) event_id: Option<Source>,
     pub(crate) columns: Vec<Column>,
     pub(crate) format: Format,
+    /// How keys are written of which a part is read; none if they are JSON.
+    pub(crate) key: Option<AvroFormat>,
     pub(crate) types: Option<Types>,
     /// How messages are written that are not JSON, to be settled before anything is emitted.
     pub(crate) outgoing: Vec<Arc<Outgoing>>,
@@ -322,6 +327,7 @@ impl Projection {
             event_id: None,
             columns: Vec::new(),
             format: Format::default(),
+            key: None,
             types: None,
             outgoing: Vec::new(),
             limits: ValueLimits::default(),

@@ -13,6 +13,8 @@ pub enum Source {
     /// A JSON pointer into the value, such as `/order/id`; the same path into a value in Avro. Into the data of
     /// a CloudEvent, and into the row of a change event: as it is now, or as it was where it is gone.
     Pointer(String),
+    /// A path into the record's key, which is JSON, or Avro as values are, such as `/id`.
+    KeyPath(String),
     /// An attribute of a CloudEvent, such as `id`.
     Attribute(String),
     /// A path into a change event itself, such as `/source/lsn`.
@@ -20,7 +22,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads `key`, `header:<name>`, `ce:<attribute>`, `envelope:<JSON pointer>` or a JSON pointer.
+    /// Reads `key`, `key:<JSON pointer>`, `header:<name>`, `ce:<attribute>`, `envelope:<JSON pointer>` or a JSON pointer.
     ///
     /// # Errors
     /// Says which forms there are.
@@ -29,6 +31,9 @@ impl Source {
             "key" => Ok(Self::Key),
             _ if text.starts_with("header:") && text.len() > "header:".len() => {
                 Ok(Self::Header(text["header:".len()..].to_owned()))
+            }
+            _ if text.starts_with("key:/") && text.len() > "key:/".len() => {
+                Ok(Self::KeyPath(text["key:".len()..].to_owned()))
             }
             _ if text.starts_with('/') && text.len() > 1 => Ok(Self::Pointer(text.to_owned())),
             _ if text.starts_with("ce:") && text.len() > "ce:".len() => {
@@ -50,6 +55,7 @@ impl fmt::Display for Source {
             Self::Key => f.write_str("key"),
             Self::Header(name) => write!(f, "header:{name}"),
             Self::Pointer(pointer) => f.write_str(pointer),
+            Self::KeyPath(pointer) => write!(f, "key:{pointer}"),
             Self::Attribute(name) => write!(f, "ce:{name}"),
             Self::Envelope(pointer) => write!(f, "envelope:{pointer}"),
         }

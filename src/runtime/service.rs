@@ -158,6 +158,15 @@ pub(crate) async fn run(
         helpers.spawn(service.retention(helpers_stop.clone()).run());
     }
     helpers.spawn(service.housekeeping(helpers_stop.clone()).run());
+    if let Some(registry) = service.registry.clone() {
+        let stop = helpers_stop.clone();
+        helpers.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                never = registry.watch() => match never {},
+            }
+        });
+    }
     // Each on its own: one whose topic is missing keeps no other waiting.
     let mut tasks = JoinSet::new();
     for projection in projections {

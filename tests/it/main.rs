@@ -22,6 +22,7 @@ mod admin;
 mod apply;
 mod avro;
 mod avro_ledger;
+mod avro_registry;
 mod avro_tls;
 mod chaos;
 mod cli;
