@@ -22,6 +22,7 @@ mod completions;
 mod config_show;
 mod dead_letters;
 mod demo;
+mod discreet;
 mod doctor;
 mod explain;
 mod gate;
@@ -272,8 +273,10 @@ async fn execute(command: Command, registry: Registry) -> Done {
 
 impl ConfigArgument {
     fn load(&self) -> Result<Config, Failed> {
-        config::load(&self.config, environment())
-            .map_err(|error| Failed::new(CODE_CONFIGURATION, error))
+        let config = config::load(&self.config, environment())
+            .map_err(|error| Failed::new(CODE_CONFIGURATION, error))?;
+        discreet::hide(config.secrets());
+        Ok(config)
     }
 }
 

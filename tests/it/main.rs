@@ -62,6 +62,7 @@ mod relay_quarantine;
 mod reset;
 mod reset_points;
 mod retention;
+mod secrets;
 mod store;
 mod testing;
 mod tidy;
