@@ -39,7 +39,7 @@ pub(super) async fn changed(
     connection: &mut PgConnection,
     projection: &Projection,
 ) -> Result<Vec<&'static str>, Error> {
-    let Some((live, _)) = store::projection::read(connection, &projection.name).await? else {
+    let Some((live, _)) = store::projection::read_alone(connection, &projection.name).await? else {
         return Ok(Vec::new());
     };
     let made = made(projection);
@@ -66,7 +66,7 @@ pub(super) async fn ensure(
     projection: &Projection,
     timeouts: &Timeouts,
 ) -> Result<bool, Error> {
-    if store::projection::read(connection, &projection.name)
+    if store::projection::read_alone(connection, &projection.name)
         .await?
         .is_some()
     {

@@ -59,6 +59,33 @@ pub(crate) async fn begin_guarded<'c>(
     Ok(transaction)
 }
 
+/// Begins a transaction for a statement that would need none. A pooler in transaction mode wants it: a statement is
+/// prepared in one turn and run in another, and between two transactions that may be another server process.
+pub(crate) async fn begin_alone(connection: &mut PgConnection) -> Result<(), Error> {
+    sqlx::raw_sql("BEGIN").execute(connection).await?;
+    Ok(())
+}
+
+/// Ends it, whatever came of the statement.
+pub(crate) async fn end_alone<T, E: Into<Error>>(
+    connection: &mut PgConnection,
+    answer: Result<T, E>,
+) -> Result<T, Error> {
+    match answer.map_err(Into::into) {
+        Ok(answer) => {
+            commit(connection).await?;
+            Ok(answer)
+        }
+        Err(error) => {
+            // What cannot be rolled back is thrown away by whoever has it.
+            if error.connection_is_usable() {
+                let _ = rollback(connection).await;
+            }
+            Err(error)
+        }
+    }
+}
+
 /// Begins a transaction that sees one moment, to read what must fit together.
 pub(crate) async fn begin_snapshot(connection: &mut PgConnection) -> Result<(), Error> {
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

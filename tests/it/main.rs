@@ -48,6 +48,7 @@ mod outage;
 mod outbox;
 mod outbox_examples;
 mod poison;
+mod pooler;
 mod postgres_outages;
 mod postgres_security;
 mod quarantine;

@@ -11,7 +11,8 @@ use super::log::{QUIET_LOG, log_text};
 use super::output::{counted, number};
 use super::run::stop_on_signals;
 use super::{
-    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, projections, who,
+    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, database_itself,
+    projections, who,
 };
 use crate::engine::Class;
 use crate::projection::Registry;
@@ -365,6 +366,7 @@ async fn rebuilder(named: &Named, registry: Registry) -> Result<Rebuilder, Faile
     };
     log_text(&named.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
+    database_itself(&config)?;
     let rebuilder = Rebuilder::new(config, Arc::clone(projection), who("rebuild"), stop);
     rebuilder.await.map_err(|error| failed(error.into()))
 }
