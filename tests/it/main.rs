@@ -67,3 +67,4 @@ mod secrets;
 mod store;
 mod testing;
 mod tidy;
+mod upgrade;
