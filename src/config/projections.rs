@@ -41,6 +41,7 @@ const KEYS: [&str; 25] = [
     "setup",
     "seed",
     "search_path",
+    "role",
     "writes_elsewhere",
     "columns",
     "apply",
@@ -185,6 +186,15 @@ fn read_one(
     projection.writes_elsewhere = section
         .choice("writes_elsewhere", &yes_or_no, sources)
         .unwrap_or_default();
+    if let Some(Setting { text, place }) = section.located("role", sources) {
+        if is_identifier(&text) {
+            projection.role = Some(text);
+        } else {
+            let what = format!("`{text}` is not a role's name");
+            let cure = "write it in lower case, without quotes";
+            sources.problems.add(place, what, cure);
+        }
+    }
     for schema in section.list("search_path", sources) {
         if is_identifier(&schema.text) {
             projection.search_path.push(schema.text);

@@ -367,6 +367,9 @@ impl Redriver<'_> {
             ),
             None => None,
         };
+        if let Some(role) = &projection.role {
+            transaction::act_as(connection, role).await?;
+        }
         let handled = effects(
             connection,
             projection,

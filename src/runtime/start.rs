@@ -117,7 +117,8 @@ async fn create(
     if store::projection::read(connection, name).await?.is_some() {
         return Ok(false); // another process was faster
     }
-    schema::create(connection, name, &projection.setup, &projection.seed).await?;
+    let (setup, seed) = (&projection.setup, &projection.seed);
+    schema::create(connection, name, setup, seed, projection.role.as_deref()).await?;
     if let Some(gate_in) = &projection.gate_in {
         schema::holds_gate(connection, name, &gate_in.table, &gate_in.key).await?;
     }

@@ -227,7 +227,16 @@ pub(crate) async fn is_still_in(
     }
 }
 
-/// Lifts the guard, sets again what a handler may have set, raises what deferred constraints have to say
+/// From here on this role does what is done, until [`settle_effects`].
+pub(crate) async fn act_as(connection: &mut PgConnection, role: &str) -> Result<(), Error> {
+    sqlx::query("SELECT pg_catalog.set_config('role', $1, true)")
+        .bind(role)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Lifts the guard, sets again what a handler may have set (the role too), raises what deferred constraints have to say
 /// now, where it can still be told from a failed COMMIT, and returns the id of the transaction we are
 /// in: none or another one if the handler has ended ours.
 pub(crate) async fn settle_effects(
@@ -235,9 +244,9 @@ pub(crate) async fn settle_effects(
     synchronous_commit: bool,
 ) -> sqlx::Result<Option<String>> {
     let settle = if synchronous_commit {
-        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
+        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; RESET ROLE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
     } else {
-        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = off; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
+        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = off; SET CONSTRAINTS ALL IMMEDIATE; RESET ROLE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
     };
     let settled = sqlx::raw_sql(settle).fetch_one(connection).await;
     match settled {

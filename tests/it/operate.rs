@@ -179,6 +179,51 @@ fn by(world: &World, id: &str, role: &str) -> String {
     format!("{scheme}://t{id}_{role}@{address}?{}", options.join("&"))
 }
 
+// Not by a statement, nor by a trigger, nor by a name with a schema: whatever it tries, its partition halts.
+#[test]
+fn a_handler_with_a_role_cannot_reach_the_bookkeeping() {
+    let mut world = World::ledger(1);
+    let id = unique();
+    let role = format!("[projections.journal]\nrole = \"t{id}_handler\"");
+    world.change_projections("[projections.journal]", &role);
+    let roles_of = Roles(&world, id);
+    let id = &roles_of.1;
+    world.db.run("DROP SCHEMA tidegate CASCADE");
+    world.db.run(&roles(id));
+    let migrate = world
+        .launch("migrate")
+        .env("TIDEGATE__POSTGRES__URL", by(&world, id, "owner"));
+    migrate.output(&["migrate"]).expect(0);
+    let mut stream = world.stream();
+    let process = world
+        .launch("a")
+        .env("TIDEGATE__POSTGRES__URL", by(&world, id, "runtime"))
+        .start();
+    stream.produce(100);
+    world.assert_exact();
+    for forbidden in [
+        "DELETE FROM tidegate.outbox",
+        "UPDATE tidegate.position SET next_offset = 0",
+        "DELETE FROM journal._gate",
+        "CREATE TABLE journal.mine (x int)",
+    ] {
+        world.db.run(&format!(
+            "CREATE OR REPLACE FUNCTION journal.reach() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {forbidden}; RETURN NEW; END $$;
+             CREATE OR REPLACE TRIGGER reach BEFORE INSERT ON journal.journal FOR EACH ROW EXECUTE FUNCTION journal.reach()"
+        ));
+        stream.produce(10);
+        let why = world.wait_until_halted("journal", 0);
+        assert!(why.contains("permission denied"), "{forbidden}: {why}");
+        world.db.run("DROP TRIGGER reach ON journal.journal");
+        let resume = world
+            .launch("resume")
+            .env("TIDEGATE__POSTGRES__URL", by(&world, id, "runtime"));
+        resume.output(&["resume", "journal"]).expect(0);
+        world.assert_exact();
+    }
+    process.stop();
+}
+
 // The script is run as it is, and each role does its work and no more.
 #[test]
 fn each_role_has_what_it_needs_and_no_more() {
