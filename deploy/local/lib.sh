@@ -125,6 +125,7 @@ has_java() {
 has_kafka() { has_java && { [ -d "$KAFKA_JARS" ] || { [ -z "${KAFKA_HOME:-}" ] && has mvn; }; }; }
 has_docker() { has docker && docker info >/dev/null 2>&1; }
 
+has_pgbouncer() { has pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 has_postgres() { postgres_bin >/dev/null; }
 
 # The folder of initdb, pg_ctl and postgres: on the PATH, or where packages put them, the newest first.
@@ -147,13 +148,16 @@ find_missing() {
         has cc || missing "a C compiler" gcc libc6-dev
         has c++ || missing "a C++ compiler" g++
         has make || missing make make
-        has openssl || missing OpenSSL openssl # for the certificates of a test
+        has openssl || missing OpenSSL openssl # for the certificates of tests
+        # TLS to Kafka
+        { has pkg-config && pkg-config --exists openssl; } || missing "OpenSSL's headers" libssl-dev pkg-config
         ;;
       kafka)
         has_java || missing "Java 17 or newer" "$(java_package)"
         [ -n "${KAFKA_HOME:-}" ] || [ -d "$KAFKA_JARS" ] || has mvn || missing Maven maven
         ;;
       postgres) has_postgres || missing "a Postgres server" postgresql ;;
+      pooler) has_pgbouncer || missing PgBouncer pgbouncer ;; # tests put it before Postgres
     esac
   done
 }
@@ -204,7 +208,7 @@ install_missing() {
     is_root || echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${PACKAGES[*]}" >&2
     is_root && echo "  apt-get update && apt-get install -y --no-install-recommends ${PACKAGES[*]}" >&2
   elif has brew; then
-    echo "  brew install openjdk maven postgresql@17   # and xcode-select --install for the compilers" >&2
+    echo "  brew install openjdk maven postgresql@17 pkg-config openssl@3 pgbouncer   # and xcode-select --install for the compilers" >&2
   else
     echo "  (your package manager's packages for the above)" >&2
   fi
@@ -243,6 +247,7 @@ choose() {
 
 # An address that we wrote ourselves (someone sourced the env file) is not `given`.
 given_kafka() { local given=${TIDEGATE__KAFKA__BOOTSTRAP_SERVERS:-} && [ "$given" = "$(kafka_address)" ] || echo "$given"; }
+given_pooler() { :; }
 given_postgres() { local given=${TIDEGATE__POSTGRES__URL:-} && [ "$given" = "$(postgres_url)" ] || echo "$given"; }
 
 choose_kafka() {
@@ -565,6 +570,9 @@ programs() {
     printf 'export TIDEGATE_TEST_REGISTRY=%q\n' "$REGISTRY_DIR/apicurio-registry-app-$REGISTRY_VERSION-runner.jar"
   fi
   if has_postgres; then printf 'export TIDEGATE_TEST_POSTGRES_BIN=%q\n' "$(postgres_bin)"; fi
+  if has_pgbouncer; then
+    printf 'export TIDEGATE_TEST_PGBOUNCER=%q\n' "$(command -v pgbouncer || echo /usr/sbin/pgbouncer)"
+  fi
   if is_root; then printf 'export TIDEGATE_TEST_POSTGRES_USER=%q\n' "$POSTGRES_USER"; fi
 }
 

@@ -42,6 +42,7 @@ const KEYS: [&str; 26] = [
     "setup",
     "seed",
     "search_path",
+    "role",
     "writes_elsewhere",
     "columns",
     "apply",
@@ -198,6 +199,15 @@ fn read_one(
                 let cure = "write both in lower case, with a dot between: \"balance.account\"";
                 sources.problems.add(place, what, cure);
             }
+        }
+    }
+    if let Some(Setting { text, place }) = section.located("role", sources) {
+        if is_identifier(&text) {
+            projection.role = Some(text);
+        } else {
+            let what = format!("`{text}` is not a role's name");
+            let cure = "write it in lower case, without quotes";
+            sources.problems.add(place, what, cure);
         }
     }
     for schema in section.list("search_path", sources) {

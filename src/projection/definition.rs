@@ -242,6 +242,8 @@ pub struct Projection {
     pub(crate) setup: String,
     pub(crate) seed: String,
     pub(crate) search_path: Vec<String>,
+    /// Who does what the handler does.
+    pub(crate) role: Option<String>,
     pub(crate) writes_elsewhere: bool,
     pub(crate) handler: Arc<dyn Handler>,
 }
@@ -345,6 +347,7 @@ impl Projection {
             setup: String::new(),
             seed: String::new(),
             search_path: Vec::new(),
+            role: None,
             writes_elsewhere: false,
             handler,
         }
@@ -450,6 +453,14 @@ impl Projection {
     #[must_use]
     pub fn search_path(mut self, schemas: &[&str]) -> Self {
         self.search_path = schemas.iter().map(|schema| (*schema).to_owned()).collect();
+        self
+    }
+
+    /// The Postgres role that does what the handler does, instead of the one that the service has. It gets the rights on the
+    /// projection's tables when those are made, and none on what the service keeps. The service's role must be a member of it.
+    #[must_use]
+    pub fn role(mut self, role: &str) -> Self {
+        self.role = Some(role.to_owned());
         self
     }
 

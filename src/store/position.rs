@@ -228,11 +228,13 @@ pub(crate) async fn read(
     projection: &str,
     generation: i32,
 ) -> Result<Vec<Stored>, Error> {
-    Ok(sqlx::query_as(READ)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(READ)
         .bind(projection)
         .bind(generation)
-        .fetch_all(connection)
-        .await?)
+        .fetch_all(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// How a partition fares, as its owner sees it.
@@ -264,6 +266,7 @@ pub(crate) async fn set_condition(
     condition: Condition,
     cause: &str,
 ) -> Result<bool, Error> {
+    transaction::begin_alone(connection).await?;
     let done = sqlx::query(CONDITION)
         .bind(projection)
         .bind(claim.generation)
@@ -281,8 +284,9 @@ pub(crate) async fn set_condition(
                 .collect::<String>(),
         )
         .bind(condition == Condition::HaltedInDoubt)
-        .execute(connection)
-        .await?;
+        .execute(&mut *connection)
+        .await;
+    let done = transaction::end_alone(connection, done).await?;
     Ok(done.rows_affected() == 1)
 }
 
@@ -293,7 +297,8 @@ pub(crate) async fn release(
     generation: i32,
     claims: &[(&TopicPartition, &Claim)],
 ) -> Result<(), Error> {
-    sqlx::query(RELEASE)
+    transaction::begin_alone(connection).await?;
+    let done = sqlx::query(RELEASE)
         .bind(projection)
         .bind(generation)
         .bind(claims.iter().map(|(p, _)| p.topic()).collect::<Vec<_>>())
@@ -305,8 +310,9 @@ pub(crate) async fn release(
         )
         .bind(claims.iter().map(|(_, c)| c.epoch).collect::<Vec<_>>())
         .bind(claims.iter().map(|(_, c)| c.token).collect::<Vec<_>>())
-        .execute(connection)
-        .await?;
+        .execute(&mut *connection)
+        .await;
+    transaction::end_alone(connection, done).await?;
     Ok(())
 }
 

@@ -98,7 +98,7 @@ fn newest_drops_and_counts_what_is_not_newer() {
 
 // I4: an entity whose events are in two partitions, so with two writers at once.
 #[test]
-fn an_entity_in_two_partitions_never_goes_back() {
+pub(crate) fn an_entity_in_two_partitions_never_goes_back() {
     let world = newest();
     let mut random = world.random();
     let sender = world.sender();

@@ -12,7 +12,8 @@ use super::log::{QUIET_LOG, log_text};
 use super::output::{counted, number};
 use super::run::stop_on_signals;
 use super::{
-    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, projections, who,
+    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, database_itself,
+    projections, who,
 };
 use crate::engine::Class;
 use crate::projection::Registry;
@@ -378,6 +379,7 @@ async fn rebuilder_of(
     };
     log_text(&named.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
+    database_itself(&config)?;
     let mut projection = Arc::clone(projection);
     Arc::make_mut(&mut projection).only = entity.map(str::to_owned);
     let rebuilder = Rebuilder::new(config, projection, who("rebuild"), stop);

@@ -77,6 +77,7 @@ impl Rebuilder {
             &schema,
             &self.projection.setup,
             &self.projection.seed,
+            self.projection.role.as_deref(),
         )
         .await?;
         if let Some(gate_in) = &self.projection.gate_in {
