@@ -18,7 +18,7 @@ use crate::projection::{
 };
 use crate::sql_projection::{Emit, SqlProjection, SqlText, Statement, last_word, script_problem};
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "version",
     "topics",
     "entity",
