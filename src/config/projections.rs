@@ -18,7 +18,7 @@ use crate::projection::{
 };
 use crate::sql_projection::{Emit, SqlProjection, SqlText, Statement, last_word, script_problem};
 
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 28] = [
     "version",
     "topics",
     "entity",

@@ -98,7 +98,14 @@ impl Observer {
                     self.board.log(&projection, &partition, log, asked);
                     answered = true;
                 }
-                Err(error) => answer = Err(error),
+                Err(error) => {
+                    // A silent broker lets each question wait: nobody is to hear of it only after the last one.
+                    if !answered {
+                        self.board
+                            .kafka(Err(self.secrets.cleaned(&error.to_string())));
+                    }
+                    answer = Err(error);
+                }
             }
         }
         if answered {

@@ -365,3 +365,20 @@ fn metrics_tell_how_far_a_rebuild_is() {
         !asked.metrics().contains("tidegate_rebuild_")
     });
 }
+
+// Each of its partitions is asked for, and each question waits.
+#[test]
+fn a_broker_that_falls_silent_is_told_of_however_many_partitions_there_are() {
+    let kafka = KafkaServer::start();
+    let world = World::journal_at(&Servers::shared().with_kafka(&kafka), 24);
+    let asked = Asked::start(world.launch("a"));
+    wait_until(LONG, "it has all partitions", || {
+        world.owned_by("journal", asked.process()) == 24
+    });
+    asked.wait_for("/readyz", None);
+    kafka.fall_silent();
+    let soon = Duration::from_secs(60);
+    wait_until(soon, "it says that Kafka is away", || {
+        asked.verdict("/readyz").1 == ["kafka_unreachable"]
+    });
+}

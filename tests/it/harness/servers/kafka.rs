@@ -177,6 +177,11 @@ log.dirs={}
         self.signal("STOP");
     }
 
+    /// Stops it with SIGSTOP: connections stay, and nothing is answered.
+    pub(crate) fn fall_silent(&self) {
+        self.signal("STOP");
+    }
+
     pub(crate) fn finish_start(&mut self) {
         self.signal("CONT");
         self.wait_for_log("Kafka Server started");
