@@ -52,6 +52,9 @@ mod codec;
 mod config;
 mod engine;
 mod failpoint;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod http;
 mod kafka;

@@ -20,7 +20,7 @@ if [ -n "${KAFKA_HOME:-}" ]; then # as an absolute path, since scripts change th
   KAFKA_HOME=$(cd "$KAFKA_HOME" 2>/dev/null && pwd || echo "$KAFKA_HOME")
   KAFKA_JARS=$KAFKA_HOME/libs
 fi
-# A schema registry that speaks Confluent's API; 2.6 is the newest that runs on Java 17. Only tests use it.
+# A schema registry that speaks Confluent's API; 2.6 is the newest that runs on Java 17. For tests and a demo in Avro.
 REGISTRY_VERSION=${REGISTRY_VERSION:-2.6.13.Final}
 REGISTRY_DIR=$LOCAL_DIR/jars/registry-$REGISTRY_VERSION
 KAFKA_DATA=$LOCAL_DIR/kafka
@@ -125,6 +125,7 @@ has_java() {
 has_kafka() { has_java && { [ -d "$KAFKA_JARS" ] || { [ -z "${KAFKA_HOME:-}" ] && has mvn; }; }; }
 has_docker() { has docker && docker info >/dev/null 2>&1; }
 
+has_pgbouncer() { has pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 has_postgres() { postgres_bin >/dev/null; }
 
 # The folder of initdb, pg_ctl and postgres: on the PATH, or where packages put them, the newest first.
@@ -147,13 +148,16 @@ find_missing() {
         has cc || missing "a C compiler" gcc libc6-dev
         has c++ || missing "a C++ compiler" g++
         has make || missing make make
-        has openssl || missing OpenSSL openssl # for the certificates of a test
+        has openssl || missing OpenSSL openssl # for the certificates of tests
+        # TLS to Kafka
+        { has pkg-config && pkg-config --exists openssl; } || missing "OpenSSL's headers" libssl-dev pkg-config
         ;;
       kafka)
         has_java || missing "Java 17 or newer" "$(java_package)"
         [ -n "${KAFKA_HOME:-}" ] || [ -d "$KAFKA_JARS" ] || has mvn || missing Maven maven
         ;;
       postgres) has_postgres || missing "a Postgres server" postgresql ;;
+      pooler) has_pgbouncer || missing PgBouncer pgbouncer ;; # tests put it before Postgres
     esac
   done
 }
@@ -204,7 +208,7 @@ install_missing() {
     is_root || echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${PACKAGES[*]}" >&2
     is_root && echo "  apt-get update && apt-get install -y --no-install-recommends ${PACKAGES[*]}" >&2
   elif has brew; then
-    echo "  brew install openjdk maven postgresql@17   # and xcode-select --install for the compilers" >&2
+    echo "  brew install openjdk maven postgresql@17 pkg-config openssl@3 pgbouncer   # and xcode-select --install for the compilers" >&2
   else
     echo "  (your package manager's packages for the above)" >&2
   fi
@@ -243,6 +247,7 @@ choose() {
 
 # An address that we wrote ourselves (someone sourced the env file) is not `given`.
 given_kafka() { local given=${TIDEGATE__KAFKA__BOOTSTRAP_SERVERS:-} && [ "$given" = "$(kafka_address)" ] || echo "$given"; }
+given_pooler() { :; }
 given_postgres() { local given=${TIDEGATE__POSTGRES__URL:-} && [ "$given" = "$(postgres_url)" ] || echo "$given"; }
 
 choose_kafka() {
@@ -304,6 +309,45 @@ fetch_registry() {
   logged "$LOCAL_DIR/logs/unpack-registry.log" tar -xzf "$REGISTRY_DIR.part/apicurio-registry-app-$REGISTRY_VERSION-all.tar.gz" -C "$REGISTRY_DIR.part"
   rm "$REGISTRY_DIR.part"/*.tar.gz
   mv "$REGISTRY_DIR.part" "$REGISTRY_DIR"
+  finish
+}
+
+registry_running() { runs_on "$LOCAL_DIR/registry.pid" "$REGISTRY_DIR"; }
+
+# A schema registry in memory; sets TIDEGATE__SCHEMA_REGISTRY__URL.
+start_registry() {
+  if [ -n "${TIDEGATE__SCHEMA_REGISTRY__URL:-}" ]; then
+    echo "Schema registry: using $TIDEGATE__SCHEMA_REGISTRY__URL, as TIDEGATE__SCHEMA_REGISTRY__URL says" && return
+  fi
+  fetch_registry
+  [ -d "$REGISTRY_DIR" ] || fail $EX_UNAVAILABLE "No schema registry: Java 17 and Maven are needed." \
+    "Or set TIDEGATE__SCHEMA_REGISTRY__URL to one you have."
+  stop_registry
+  local port waited=0 log=$LOCAL_DIR/logs/registry.log
+  port=$(free_port "$LOCAL_DIR/registry.port")
+  step "Starting Apicurio Registry on 127.0.0.1:$port"
+  set -m
+  nohup "$JAVA" -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dquarkus.http.host=127.0.0.1 "-Dquarkus.http.port=$port" \
+    -jar "$REGISTRY_DIR/apicurio-registry-app-$REGISTRY_VERSION-runner.jar" >"$log" 2>&1 </dev/null 9>&- &
+  echo $! >"$LOCAL_DIR/registry.pid"
+  disown
+  set +m
+  until (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+    sleep 0.1
+    waited=$((waited + 1))
+    if ! registry_running || [ $waited -gt 900 ]; then
+      fail 1 "The schema registry did not start; the end of $log:" "$(tail -n 20 "$log")"
+    fi
+  done
+  export TIDEGATE__SCHEMA_REGISTRY__URL=http://127.0.0.1:$port/apis/ccompat/v7
+  finish
+}
+
+stop_registry() {
+  registry_running || return 0
+  step "Stopping the schema registry"
+  kill "$(cat "$LOCAL_DIR/registry.pid")"
+  while registry_running; do sleep 0.1; done
   finish
 }
 
@@ -526,6 +570,9 @@ programs() {
     printf 'export TIDEGATE_TEST_REGISTRY=%q\n' "$REGISTRY_DIR/apicurio-registry-app-$REGISTRY_VERSION-runner.jar"
   fi
   if has_postgres; then printf 'export TIDEGATE_TEST_POSTGRES_BIN=%q\n' "$(postgres_bin)"; fi
+  if has_pgbouncer; then
+    printf 'export TIDEGATE_TEST_PGBOUNCER=%q\n' "$(command -v pgbouncer || echo /usr/sbin/pgbouncer)"
+  fi
   if is_root; then printf 'export TIDEGATE_TEST_POSTGRES_USER=%q\n' "$POSTGRES_USER"; fi
 }
 

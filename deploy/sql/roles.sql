@@ -8,12 +8,14 @@
 --   tidegate_owner    owns the schema `tidegate`; for `tidegate migrate` and nothing else
 --   tidegate_runtime  for `run`, `relay` and operators' commands: reads and writes rows of `tidegate`, cannot alter, drop or
 --                     truncate its tables, and owns the schemas of the projections, which it makes
+--   tidegate_handler  what the statements of projections with `role = "tidegate_handler"` run as: rows of the projection's own
+--                     tables and nothing else. Nobody logs in as it
 --   tidegate_reader   for `status`, `verify`, `explain` and dashboards: reads
 --
--- What a projection's own statements do, they do as tidegate_runtime. The schema of a projection comes first in their
--- search path, `tidegate check` refuses statements that write elsewhere unless `writes_elsewhere` allows it, and the one
--- transaction refuses a position that was moved behind its back. But a Rust handler that names tables of `tidegate` is not
--- kept from them by a privilege.
+-- Without `role`, what a projection's statements do they do as tidegate_runtime. The schema of a projection comes first in
+-- their search path, `tidegate check` refuses statements that write elsewhere unless `writes_elsewhere` allows it, and the one
+-- transaction refuses a position that was moved behind its back; but no privilege keeps a Rust handler or a trigger from the
+-- tables of `tidegate`. With it, one does. (Whoever means harm can take the role off: it keeps mistakes out.)
 
 DO $$
 DECLARE
@@ -25,6 +27,10 @@ BEGIN
         END IF;
         EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), name);
     END LOOP;
+    IF to_regrole('tidegate_handler') IS NULL THEN
+        CREATE ROLE tidegate_handler NOLOGIN;
+    END IF;
+    GRANT tidegate_handler TO tidegate_runtime;
     -- One makes the schema `tidegate`, the other those of the projections.
     EXECUTE format('GRANT CREATE ON DATABASE %I TO tidegate_owner, tidegate_runtime', current_database());
 END

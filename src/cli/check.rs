@@ -76,14 +76,14 @@ fn names(draft: &mut Draft, registry: Registry) -> Vec<String> {
 /// Adds what the database finds. Statements are checked although the file has other mistakes.
 async fn ask_database(draft: &mut Draft, file: &str) -> Done {
     // Without a URL there is nobody to ask, which is among the problems.
-    let Some((url, timeouts)) = &draft.postgres else {
+    let Some((url, timeouts, pooled)) = &draft.postgres else {
         return Ok(());
     };
     let unchecked = |failed: Failed| Failed {
         error: failed.error.context("statements were not checked"),
         ..failed
     };
-    let database = Database::new(url, *timeouts)?;
+    let database = Database::new(url, *timeouts)?.pooled(*pooled);
     let mut connection = connect(&database).await.map_err(unchecked)?;
     let file = File::new(file, &draft.text);
     for configured in &draft.projections {

@@ -277,10 +277,13 @@ async fn execute_show(arguments: Show) -> Done {
     if letter.cleared_at.is_none() {
         println!("detail     {}", letter.detail);
     }
+    let tried = match letter.attempts {
+        1 => "once".to_owned(),
+        attempts => format!("{attempts} times"),
+    };
     println!(
-        "parked     {}, tried {} times, last {}",
+        "parked     {}, tried {tried}, last {}",
         time(letter.parked_at),
-        letter.attempts,
         time(letter.tried_at)
     );
     if let Some(at) = letter.resolved_at {

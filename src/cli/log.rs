@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
+use super::discreet::Discreet;
 use super::{Done, Failed};
 
 /// librdkafka speaks for itself; what rdkafka logs of the same events is left out.
@@ -63,7 +64,7 @@ fn begin(filter: &str, format: Format) -> Done {
     let terminal = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(Discreet)
         .with_ansi(terminal);
     let json = match format {
         Format::Auto => !terminal,

@@ -1,11 +1,11 @@
 //! `tidegate migrate`.
 
-use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database};
+use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database_itself};
 use crate::store::migration::{self, State};
 
 pub(super) async fn execute(arguments: ConfigArgument) -> Done {
     let config = arguments.load()?;
-    let database = database(&config)?;
+    let database = database_itself(&config)?;
     let mut connection = connect(&database).await?;
     match migration::state(&mut connection).await? {
         State::Current => println!("schema tidegate in {} is up to date", database.place()),

@@ -22,6 +22,7 @@ mod completions;
 mod config_show;
 mod dead_letters;
 mod demo;
+mod discreet;
 mod doctor;
 mod explain;
 mod gate;
@@ -272,8 +273,10 @@ async fn execute(command: Command, registry: Registry) -> Done {
 
 impl ConfigArgument {
     fn load(&self) -> Result<Config, Failed> {
-        config::load(&self.config, environment())
-            .map_err(|error| Failed::new(CODE_CONFIGURATION, error))
+        let config = config::load(&self.config, environment())
+            .map_err(|error| Failed::new(CODE_CONFIGURATION, error))?;
+        discreet::hide(config.secrets());
+        Ok(config)
     }
 }
 
@@ -318,10 +321,23 @@ fn reposition_failed(error: RepositionError) -> Failed {
 }
 
 fn database(config: &Config) -> Result<Database, Failed> {
-    Database::new(&config.postgres_url, config.timeouts).map_err(|error| {
+    let database = Database::new(&config.postgres_url, config.timeouts).map_err(|error| {
         let error = anyhow::Error::new(error).context("`postgres.url` cannot be read");
         Failed::new(CODE_CONFIGURATION, error)
-    })
+    })?;
+    Ok(database.pooled(config.pooled))
+}
+
+/// The database for what needs a session of its own, which a pooler in transaction mode does not give.
+fn database_itself(config: &Config) -> Result<Database, Failed> {
+    let database = database(config)?;
+    if database.pooled {
+        let error = anyhow::anyhow!(
+            "this needs a session of its own, and `postgres.pooler` says that there are none: give it the server's own address, TIDEGATE__POSTGRES__URL=.. TIDEGATE__POSTGRES__POOLER=none"
+        );
+        return Err(Failed::new(CODE_CONFIGURATION, error));
+    }
+    Ok(database)
 }
 
 async fn connect(database: &Database) -> Result<sqlx::PgConnection, Failed> {
@@ -343,6 +359,8 @@ fn schema_registry(
         return Ok(None);
     };
     settings.unknown_grace = std::time::Duration::ZERO;
+    // Nothing else waits with it.
+    settings.patience = std::time::Duration::MAX;
     let registry = SchemaRegistry::new(settings, database.clone());
     let registry = registry.map_err(|why| Failed::new(CODE_CONFIGURATION, anyhow::anyhow!(why)))?;
     Ok(Some(Arc::new(registry)))

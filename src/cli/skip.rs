@@ -3,7 +3,7 @@
 use super::output::number;
 use super::{ConfigArgument, Done, Failed, confirmed, connect, database, reposition_failed, who};
 use crate::kafka::Cluster;
-use crate::runtime::{self, Operator};
+use crate::runtime::{self, Of, Operator};
 use crate::store;
 use crate::types::TopicPartition;
 
@@ -17,6 +17,9 @@ pub(super) struct Arguments {
     /// The first offset that is not skipped, or `start` for the oldest record the log still has
     #[arg(long, value_parser = to)]
     to: To,
+    /// Skip it in the generation that is being built, not in the live one
+    #[arg(long)]
+    build: bool,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -64,9 +67,14 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
         To::Offset(to) => to,
         To::Start => cluster.watermarks(partition).await?.low,
     };
+    let of = if arguments.build { Of::Build } else { Of::Live };
     println!(
-        "This leaves out the records of {partition} before offset {} in projection {projection}, in {}.",
+        "This leaves out the records of {partition} before offset {} in {}projection {projection}, in {}.",
         number(to),
+        match of {
+            Of::Live => "",
+            Of::Build => "the build of ",
+        },
         database.place()
     );
     println!(
@@ -83,8 +91,7 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
         &mut connection,
         &cluster,
         projection,
-        partition,
-        to,
+        (of, partition, to),
         operator,
     );
     let done = store::within("the skip", database.timeouts.transaction(), skip)

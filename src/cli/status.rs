@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::kafka::{Cluster, ClusterError, Connection, Watermarks};
 use crate::store::outbox::Status as Stream;
 use crate::store::position::Status as Position;
-use crate::store::{Database, outbox, position};
+use crate::store::{Database, outbox, position, transaction};
 use crate::types::TopicPartition;
 
 #[derive(Debug, clap::Args)]
@@ -62,15 +62,30 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
 /// What `--json` shows.
 pub(super) async fn read(database: &Database, kafka: &Connection) -> Result<Value, Failed> {
     let mut connection = connect(database).await?;
-    let positions = position::status(&mut connection).await?;
+    let positions = positions(database, &mut connection).await?;
     let streams = outbox::status(&mut connection).await?;
     let logs = logs(kafka, &positions).await;
     Ok(as_json(&positions, &streams, &logs))
 }
 
+async fn positions(
+    database: &Database,
+    connection: &mut sqlx::PgConnection,
+) -> Result<Vec<Position>, Failed> {
+    transaction::begin_alone(connection).await?;
+    let positions = position::status(connection).await;
+    let mut positions = transaction::end_alone(connection, positions).await?;
+    if database.pooled {
+        // Behind a pooler no session says whether an owner is there.
+        positions.iter_mut().for_each(|row| row.connected = true);
+    }
+    Ok(positions)
+}
+
 async fn show(config: &Config, json: bool) -> Done {
-    let mut connection = connect(&database(config)?).await?;
-    let positions = position::status(&mut connection).await?;
+    let database = database(config)?;
+    let mut connection = connect(&database).await?;
+    let positions = positions(&database, &mut connection).await?;
     let streams = outbox::status(&mut connection).await?;
     let logs = logs(&config.kafka, &positions).await;
     if json {

@@ -26,8 +26,14 @@ pub(super) struct AvroDecoder {
     wanted: Vec<Wanted>,
     limits: Limits,
     registry: Option<Arc<Registry>>,
-    /// Made so far.
-    plans: RwLock<HashMap<u64, Planned>>,
+    /// Made so far, and of how many doubts of the registry that was aware.
+    plans: RwLock<Made>,
+}
+
+#[derive(Debug, Default)]
+struct Made {
+    plans: HashMap<u64, Planned>,
+    doubts: u64,
 }
 
 /// How a value names its schema.
@@ -84,7 +90,7 @@ impl AvroDecoder {
     }
 
     /// Makes a plan and keeps it.
-    fn plan(&self, key: u64, writer: &Schema) -> Planned {
+    pub(super) fn plan(&self, key: u64, writer: &Schema) -> Planned {
         let plan = Plan::new(writer, &self.schema, &self.wanted);
         let plan = plan.map_err(|why| match self.framing {
             Frame::Confluent => format!("schema {key}: {why}"),
@@ -92,13 +98,13 @@ impl AvroDecoder {
         });
         let plan = Arc::new(plan);
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
-        plans.insert(key, Arc::clone(&plan));
+        plans.plans.insert(key, Arc::clone(&plan));
         plan
     }
 
     fn made(&self, key: u64) -> Option<Planned> {
         let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
-        plans.get(&key).cloned()
+        plans.plans.get(&key).cloned()
     }
 
     pub(super) async fn learn(&self, ids: &BTreeSet<u32>) -> Result<(), Unavailable> {
@@ -109,18 +115,20 @@ impl AvroDecoder {
         }
     }
 
-    /// Gathers the plans that the records need.
+    /// Gathers the plans that the records' values, or keys, need.
     pub(super) fn plans(
         &self,
         shares: &[(&TopicPartition, &[Record])],
+        part: fn(&Record) -> Option<&[u8]>,
     ) -> Result<Plans, UnknownSchemas> {
+        self.forget_doubtful();
         let mut plans = HashMap::new();
         let mut unknown = BTreeMap::new();
         let mut last = None;
         let records = shares.iter().flat_map(|(_, records)| records.iter());
         for (event, record) in (0..).zip(records) {
             // What has no right frame is told when it is decoded.
-            let Some(Ok((key, _))) = record.value().map(|value| self.frame(value)) else {
+            let Some(Ok((key, _))) = part(record).map(|bytes| self.frame(bytes)) else {
                 continue;
             };
             if last == Some(key) || plans.contains_key(&key) {
@@ -143,6 +151,24 @@ impl AvroDecoder {
             true => Ok(Plans(plans)),
             false => Err(UnknownSchemas(unknown)),
         }
+    }
+
+    /// What was made of a schema that its number does not stand for any more is not used again (I10).
+    fn forget_doubtful(&self) {
+        let doubts = self
+            .registry
+            .as_ref()
+            .map_or(0, |registry| registry.doubts());
+        let made = self.plans.read().unwrap_or_else(PoisonError::into_inner);
+        if made.doubts == doubts {
+            return;
+        }
+        drop(made);
+        let mut made = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+        *made = Made {
+            plans: HashMap::new(),
+            doubts,
+        };
     }
 
     fn look_up(&self, key: u64) -> Result<Planned, u32> {

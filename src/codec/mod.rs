@@ -28,17 +28,22 @@ use avro::{AvroDecoder, Plans};
 use cloudevents::Mode;
 pub(crate) use fit::{RoleOf, misfit};
 use json::Layout;
-use place::{Fields, Place, Shape, Slots};
+use place::{Fields, Found, Place, Shape, Slots};
 use value::Value;
 
 /// Decodes the records of one projection.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     payload: Payload,
+    /// The key, where a part of it is wanted.
+    key: Option<Payload>,
     /// Where a change event says what was done.
     op: Option<Place>,
     value_bytes_max: usize,
+    headers_bytes_max: usize,
     entity: Option<Place>,
+    /// Events of another entity are not wanted.
+    only: Option<String>,
     sequence: Option<Place>,
     sequence_required: bool,
     /// The lowest sequence allowed.
@@ -61,6 +66,30 @@ enum Payload {
         structured: Layout,
     },
     Avro(AvroDecoder),
+}
+
+impl Payload {
+    /// The plans that are needed of what is in Avro.
+    fn plans(
+        &self,
+        shares: &[(&TopicPartition, &[Record])],
+        part: fn(&Record) -> Option<&[u8]>,
+    ) -> Result<Plans, UnknownSchemas> {
+        match self {
+            Self::Json(_) | Self::CloudEvents { .. } => Ok(Plans::default()),
+            Self::Avro(avro) => avro.plans(shares, part),
+        }
+    }
+
+    /// Room for what is wanted of one.
+    fn fields<'a>(&self) -> Fields<'a> {
+        match self {
+            Self::Json(layout) | Self::CloudEvents { binary: layout, .. } => {
+                Fields::Json(vec![None; layout.slots()])
+            }
+            Self::Avro(avro) => Fields::Avro(vec![None; avro.slots()]),
+        }
+    }
 }
 
 /// Numbers of schemas that records name and that are not known yet, with the first record of each.
@@ -122,6 +151,13 @@ impl Decoder {
             .iter()
             .map(|column| (column.clone(), slots.place(&column.source, format)))
             .collect();
+        let key = (!slots.wanted_in_key.is_empty()).then(|| match &projection.key {
+            None => Payload::Json(Layout::new(&slots.wanted_in_key)),
+            Some(avro) => {
+                let (wanted, limits) = (&slots.wanted_in_key, projection.limits);
+                Payload::Avro(AvroDecoder::new(avro, wanted, limits, registry))
+            }
+        });
         let wanted = slots.wanted;
         let payload = match format {
             Format::Json | Format::Debezium(None) => Payload::Json(Layout::new(&wanted)),
@@ -152,9 +188,12 @@ impl Decoder {
         };
         Self {
             payload,
+            key,
             op,
             value_bytes_max: projection.limits.bytes_max,
+            headers_bytes_max: projection.limits.headers_bytes_max,
             entity,
+            only: projection.only.clone(),
             sequence,
             sequence_required: projection.gate != Gate::None,
             first: match projection.gate {
@@ -177,7 +216,17 @@ impl Decoder {
         if let Format::Avro(format) | Format::Debezium(Some(format)) = &mut projection.format {
             format.framing = Framing::Raw(Arc::clone(&format.schema));
         }
+        // Written as JSON there.
+        projection.key = None;
         Self::new(&projection, None)
+    }
+
+    /// What a number stands for, without a registry.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn knows(&self, id: u32, schema: &crate::avro::Schema) {
+        if let Payload::Avro(avro) = &self.payload {
+            avro.plan(id.into(), schema);
+        }
     }
 
     /// Decodes a batch, and asks for schemas where it names unknown ones.
@@ -225,9 +274,22 @@ impl Decoder {
         &self,
         shares: &[(&'a TopicPartition, &'a [Record])],
     ) -> Result<Events<'a>, UnknownSchemas> {
-        let plans = match &self.payload {
-            Payload::Json(_) | Payload::CloudEvents { .. } => Plans::default(),
-            Payload::Avro(avro) => avro.plans(shares)?,
+        let plans = self.payload.plans(shares, Record::value);
+        let key = self.key.as_ref();
+        let key_plans = key.map_or_else(
+            || Ok(Plans::default()),
+            |key| key.plans(shares, Record::key),
+        );
+        let (plans, key_plans) = match (plans, key_plans) {
+            (Ok(plans), Ok(key_plans)) => (plans, key_plans),
+            (Err(mut unknown), Err(others)) => {
+                for (id, event) in others.0 {
+                    let first = unknown.0.entry(id).or_insert(event);
+                    *first = event.min(*first);
+                }
+                return Err(unknown);
+            }
+            (Err(unknown), Ok(_)) | (Ok(_), Err(unknown)) => return Err(unknown),
         };
         let columns = self.columns.iter();
         let mut events = Events {
@@ -244,16 +306,16 @@ impl Decoder {
             rejected: BTreeMap::new(),
             halts_at: None,
         };
-        let mut fields = match &self.payload {
-            Payload::Json(layout) | Payload::CloudEvents { binary: layout, .. } => {
-                Fields::Json(vec![None; layout.slots()])
-            }
-            Payload::Avro(avro) => Fields::Avro(vec![None; avro.slots()]),
+        let mut found = Found {
+            value: self.payload.fields(),
+            key: key.map_or_else(|| Fields::Json(Vec::new()), Payload::fields),
+            wrong_key: None,
         };
         for (partition, records) in shares {
             let first = events.records.len() as Ref;
             for record in *records {
-                if let Err(not) = self.push(record, &plans, &mut fields, &mut events) {
+                self.extract_key(record, &key_plans, &mut found);
+                if let Err(not) = self.push(record, &plans, &mut found, &mut events) {
                     self.fill(&mut events, matches!(not, Not::Wanted));
                     let event = events.records.len() as Ref;
                     if matches!(not, Not::Passable(_)) {
@@ -279,7 +341,7 @@ impl Decoder {
         &self,
         record: &'f Record,
         plans: &'f Plans,
-        fields: &mut Fields<'f>,
+        found: &mut Found<'f>,
     ) -> Result<Shape, String> {
         let value = record.value().unwrap_or_default();
         let max = self.value_bytes_max;
@@ -289,7 +351,7 @@ impl Decoder {
                 value.len()
             ));
         }
-        match (&self.payload, &mut *fields) {
+        match (&self.payload, &mut found.value) {
             (Payload::Json(layout), Fields::Json(found)) => layout.extract(value, found)?,
             (Payload::CloudEvents { binary, structured }, Fields::Json(found)) => {
                 let mode = cloudevents::mode(record)?;
@@ -311,8 +373,37 @@ impl Decoder {
         }
         match &self.op {
             None => Ok(Shape::Plain),
-            Some(op) => debezium::shape(op, record, fields),
+            Some(op) => debezium::shape(op, record, found),
         }
+    }
+
+    /// Fills the fields with what is wanted of a key, or says why it cannot be.
+    fn extract_key<'f>(&self, record: &'f Record, plans: &'f Plans, found: &mut Found<'f>) {
+        let max = self.value_bytes_max;
+        let extracted = match (&self.key, record.key(), &mut found.key) {
+            (None, ..) => return,
+            (Some(_), None, fields) => {
+                fields.clear();
+                Ok(())
+            }
+            (Some(_), Some(key), _) if key.len() > max => Err(format!(
+                "the key has {} bytes; {max} are allowed (decode.value_bytes_max)",
+                key.len()
+            )),
+            (Some(Payload::Json(layout)), Some(key), Fields::Json(fields)) => {
+                layout.extract(key, fields)
+            }
+            (Some(Payload::Avro(avro)), Some(key), Fields::Avro(fields)) => {
+                avro.extract(key, plans, fields)
+            }
+            (Some(_), Some(_), _) => Ok(()),
+        };
+        found.wrong_key = extracted
+            .err()
+            .map(|why| match why.strip_prefix("the value ") {
+                Some(why) => format!("the key {why}"),
+                None => format!("the key: {why}"),
+            });
     }
 
     /// Gives a record that could not be read to its end what it has not got.
@@ -341,27 +432,33 @@ impl Decoder {
         &self,
         record: &'a Record,
         plans: &'f Plans,
-        fields: &mut Fields<'f>,
+        found: &mut Found<'f>,
         events: &mut Events<'a>,
     ) -> Result<(), Not> {
+        let (headers, max) = (record.headers_size(), self.headers_bytes_max);
+        if headers > max {
+            return Err(Not::Applicable(format!(
+                "the headers have {headers} bytes; {max} are allowed (decode.headers_bytes_max)"
+            )));
+        }
         let is_tombstone = record.value().is_none()
             && !(matches!(self.payload, Payload::CloudEvents { .. })
                 && cloudevents::is_event(record));
         let shape = match (is_tombstone, self.tombstones) {
-            (false, _) => self.extract(record, plans, fields),
+            (false, _) => self.extract(record, plans, found),
             (true, Tombstones::Filter) => return Err(Not::Wanted),
             (true, Tombstones::Event) => {
-                fields.clear();
+                found.value.clear();
                 Ok(Shape::Plain)
             }
             (true, Tombstones::Refuse) => Err(
                 "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here, or \"event\"".to_owned(),
             ),
         };
-        let fields = &*fields;
+        let found = &*found;
         let read = |place: &Place| match &shape {
             Err(_) if !place.is_outside() => Ok(None),
-            shape => place.read(record, fields, *shape.as_ref().unwrap_or(&Shape::Plain)),
+            shape => place.read(record, found, *shape.as_ref().unwrap_or(&Shape::Plain)),
         };
         let identity = |place: &Place| match read(place)? {
             None => Err("missing".to_owned()),
@@ -375,6 +472,11 @@ impl Decoder {
         events
             .entities
             .push(entity.as_ref().and_then(|e| e.as_deref().ok()));
+        if let Some(only) = &self.only
+            && !matches!(&entity, Some(Ok(entity)) if **entity == **only)
+        {
+            return Err(Not::Wanted);
+        }
         let shape = shape.clone()?;
         events.types.push(match &self.types {
             // A tombstone is of no type.

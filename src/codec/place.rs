@@ -15,6 +15,11 @@ use crate::types::Record;
 #[derive(Debug)]
 pub(super) enum Place {
     Key,
+    /// In the key: as it is, and inside of a payload.
+    InKey {
+        slots: [usize; 2],
+        pointer: String,
+    },
     Header(String),
     /// In the value.
     Slot {
@@ -61,6 +66,14 @@ pub(super) enum Fields<'a> {
     Avro(Vec<Option<Datum<'a>>>),
 }
 
+/// What was found of one record.
+pub(super) struct Found<'a> {
+    pub(super) value: Fields<'a>,
+    pub(super) key: Fields<'a>,
+    /// Why nothing can be found in the key.
+    pub(super) wrong_key: Option<String>,
+}
+
 impl Fields<'_> {
     fn get(&self, slot: usize) -> Option<Value<'_>> {
         match self {
@@ -81,6 +94,8 @@ impl Fields<'_> {
 #[derive(Default)]
 pub(super) struct Slots {
     pub(super) wanted: Vec<Wanted>,
+    /// The same in the key.
+    pub(super) wanted_in_key: Vec<Wanted>,
     /// Whether what is asked for next decides about the event.
     pub(super) strict: bool,
 }
@@ -95,6 +110,14 @@ impl Slots {
     pub(super) fn place(&mut self, source: &Source, format: &Format) -> Place {
         match (source, format) {
             (Source::Key, _) => Place::Key,
+            (Source::KeyPath(pointer), _) => Place::InKey {
+                slots: ["", "/payload"].map(|before| {
+                    let (pointer, strict) = (format!("{before}{pointer}"), self.strict);
+                    self.wanted_in_key.push(Wanted { pointer, strict });
+                    self.wanted_in_key.len() - 1
+                }),
+                pointer: pointer.clone(),
+            },
             (Source::Header(name), _) => Place::Header(name.clone()),
             (Source::Pointer(pointer), Format::CloudEvents) => Place::Data {
                 slots: [
@@ -131,6 +154,7 @@ impl Place {
     pub(super) fn named(&self, role: &str, why: &str) -> String {
         match self {
             Self::Key => format!("{role} (the record key): {why}"),
+            Self::InKey { pointer, .. } => format!("{role} (`key:{pointer}`): {why}"),
             Self::Header(name) => format!("{role} (header `{name}`): {why}"),
             Self::Slot { pointer, .. } | Self::Data { pointer, .. } | Self::Row { pointer, .. } => {
                 format!("{role} (`{pointer}`): {why}")
@@ -142,18 +166,23 @@ impl Place {
 
     /// Whether it can be read although the record's value cannot.
     pub(super) fn is_outside(&self) -> bool {
-        matches!(self, Self::Key | Self::Header(_))
+        matches!(self, Self::Key | Self::InKey { .. } | Self::Header(_))
     }
 
     /// The value here; none if there is none, or null.
     pub(super) fn read<'f>(
         &self,
         record: &'f Record,
-        fields: &'f Fields<'_>,
+        found: &'f Found<'_>,
         shape: Shape,
     ) -> Result<Option<Value<'f>>, String> {
+        let fields = &found.value;
         match (self, shape) {
             (Self::Key, _) => value::bytes(record.key()),
+            (Self::InKey { slots, .. }, _) => match &found.wrong_key {
+                Some(why) => Err(why.clone()),
+                None => Ok(found.key.get(slots[0]).or_else(|| found.key.get(slots[1]))),
+            },
             (Self::Header(name), _) => value::bytes(record.header(name)),
             (Self::Slot { slot, .. }, _) => Ok(fields.get(*slot)),
             (Self::Data { slots, .. }, Shape::Event { structured }) => {

@@ -947,6 +947,107 @@ fn a_value_that_is_too_long_is_not_even_looked_at() {
     assert!(decode(&projection, value(br#"{"v":"ab"}"#)).is_ok());
 }
 
+fn keyed<'a>(key: &'a [u8], payload: Option<&'a [u8]>) -> RecordBuilder<'a> {
+    RecordBuilder {
+        key: Some(key),
+        value: payload,
+        ..RecordBuilder::default()
+    }
+}
+
+#[test]
+fn a_part_of_the_key_may_be_wanted_of_an_event_and_of_a_tombstone() {
+    let mut wanted = projection(&[
+        ("v", Bigint, pointer("/v"), true),
+        ("k", Text, Source::parse("key:/b/c").unwrap(), true),
+    ]);
+    wanted.entity = Some(Source::parse("key:/id").unwrap());
+    wanted.tombstones = Tombstones::Event;
+    let check =
+        |wanted: &Projection, key: &[u8], payload: Option<&[u8]>, expected: Result<&str, &str>| {
+            let found = decode(wanted, keyed(key, payload)).map(|d| (d.entity, d.columns));
+            match expected {
+                Ok(entity) => assert_eq!(found.unwrap().0.as_deref(), Some(entity)),
+                Err(why) => assert_eq!(found.unwrap_err(), why),
+            }
+        };
+    check(&wanted, br#"{"id": 7}"#, Some(br#"{"v": 1}"#), Ok("7"));
+    check(&wanted, br#"{"id": "a", "b": {"c": "x"}}"#, None, Ok("a"));
+    // As Debezium writes keys with their schema.
+    check(
+        &wanted,
+        br#"{"schema": {}, "payload": {"id": 7}}"#,
+        None,
+        Ok("7"),
+    );
+    let why = "entity (`key:/id`): missing";
+    check(&wanted, br#"{"Id": 7}"#, None, Err(why));
+    let why = "entity (`key:/id`): the key is not a JSON object: expected value at line 1 column 1";
+    check(&wanted, b"plain", Some(b"{}"), Err(why));
+    let why = "entity (`key:/id`): the key is not a JSON object: `id` occurs twice";
+    let twice = decode(&wanted, keyed(br#"{"id": 1, "id": 2}"#, None)).unwrap_err();
+    assert!(twice.starts_with(why), "{twice}");
+
+    // A key that can be read names the entity of a value that cannot.
+    let decoder = Decoder::new(&wanted, None);
+    let partition = TopicPartition::new("t", 0);
+    let records = [keyed(br#"{"id": 7}"#, Some(b"[")).build()];
+    let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
+    assert_eq!(events.entities.get(0), Some("7"));
+    assert!(events.rejected.contains_key(&0));
+}
+
+#[test]
+fn a_key_in_avro_is_read_by_its_own_schema() {
+    let schema = |text: &str| Arc::new(crate::avro::Schema::parse(text, &[]).unwrap());
+    let key = schema(r#"{"type":"record","name":"K","fields":[{"name":"id","type":"long"}]}"#);
+    let value = schema(r#"{"type":"record","name":"R","fields":[{"name":"v","type":"long"}]}"#);
+    let format = |schema: &Arc<crate::avro::Schema>| crate::projection::AvroFormat {
+        schema: Arc::clone(schema),
+        framing: Framing::Raw(Arc::clone(schema)),
+    };
+    let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
+    wanted.entity = Some(Source::parse("key:/id").unwrap());
+    wanted.format = Format::Avro(format(&value));
+    wanted.key = Some(format(&key));
+    let found = decode(&wanted, keyed(b"\x0e", Some(b"\x0a"))).unwrap();
+    assert_eq!(found.entity.as_deref(), Some("7"));
+    assert_eq!(found.columns, [Some("5".to_owned())]);
+    let why = decode(&wanted, keyed(b"\x0e\0", Some(b"\x0a"))).unwrap_err();
+    assert!(
+        why.starts_with(
+            "entity (`key:/id`): the key: not what its schema writes: 1 bytes are left over"
+        ),
+        "{why}"
+    );
+}
+
+#[test]
+fn headers_that_are_too_large_are_not_even_looked_at() {
+    let header = |name: &str, value: Option<&[u8]>| Header {
+        name: name.to_owned(),
+        value: value.map(<[u8]>::to_vec),
+    };
+    let mut projection = projection(&[]);
+    projection.entity = Some(Source::parse("header:e").unwrap());
+    projection.limits.headers_bytes_max = 10;
+    let record = |headers: &[Header]| RecordBuilder {
+        headers: headers.to_vec(),
+        ..value(b"{}")
+    };
+    let fits = [header("e", Some(b"a")), header("12345678", None)];
+    let decoded = decode(&projection, record(&fits)).unwrap();
+    assert_eq!(decoded.entity.as_deref(), Some("a"));
+    let why = decode(
+        &projection,
+        record(&[&fits[..], &[header("x", None)]].concat()),
+    );
+    assert_eq!(
+        why.unwrap_err(),
+        "the headers have 11 bytes; 10 are allowed (decode.headers_bytes_max)"
+    );
+}
+
 #[test]
 fn a_default_stands_for_what_is_missing_and_a_unit_for_what_a_number_counts() {
     let mut wanted = projection(&[

@@ -45,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) group_instance_id: Option<String>,
     pub(crate) postgres_url: String,
     pub(crate) timeouts: Timeouts,
+    /// A pooler in transaction mode is between us and Postgres.
+    pub(crate) pooled: bool,
     pub(crate) apply: Apply,
     pub(crate) relay: Relay,
     pub(crate) memory: Memory,
@@ -145,7 +147,7 @@ pub(crate) struct Draft {
     /// Every setting as it was read.
     pub(crate) shown: Vec<Shown>,
     kafka: Option<Kafka>,
-    pub(crate) postgres: Option<(String, Timeouts)>,
+    pub(crate) postgres: Option<(String, Timeouts, bool)>,
     apply: Option<Apply>,
     relay: Option<Relay>,
     memory: Option<Memory>,
@@ -166,7 +168,7 @@ impl Draft {
             (Some(kafka), Some(postgres), Some(((apply, relay), memory)))
                 if self.problems.is_empty() =>
             {
-                let (postgres_url, timeouts) = postgres;
+                let (postgres_url, timeouts, pooled) = postgres;
                 Ok(Config {
                     kafka: kafka.connection,
                     group_prefix: kafka.group_prefix,
@@ -174,6 +176,7 @@ impl Draft {
                     group_instance_id: kafka.group_instance_id,
                     postgres_url,
                     timeouts,
+                    pooled,
                     apply,
                     relay,
                     memory,
@@ -436,9 +439,17 @@ fn read_kafka(
     })
 }
 
-fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> Option<(String, Timeouts)> {
+fn read_postgres(
+    section: Section<'_>,
+    sources: &mut Sources<'_>,
+) -> Option<(String, Timeouts, bool)> {
     const CURE: &str = "set it to postgres://user@host/database, or set TIDEGATE__POSTGRES__URL";
     let url = section.required("url", CURE, sources);
+    let pooler = section.choice("pooler", &[("none", false), ("transaction", true)], sources);
+    let pooled = pooler.unwrap_or_else(|| {
+        section.default("pooler", "none", sources);
+        false
+    });
     let statement = section.duration(
         "statement_timeout",
         Duration::from_millis(1),
@@ -460,6 +471,7 @@ fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> Option<(Str
     section.finish(
         &[
             "url",
+            "pooler",
             "statement_timeout",
             "lock_timeout",
             "idle_in_transaction_timeout",
@@ -482,7 +494,7 @@ fn read_postgres(section: Section<'_>, sources: &mut Sources<'_>) -> Option<(Str
         sources.problems.add(place, what, CURE);
         return None;
     }
-    Some((url, timeouts))
+    Some((url, timeouts, pooled))
 }
 
 fn read_apply(section: Section<'_>, sources: &mut Sources<'_>) -> Apply {

@@ -18,7 +18,7 @@ use crate::projection::{
 };
 use crate::sql_projection::{Emit, SqlProjection, SqlText, Statement, last_word, script_problem};
 
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 28] = [
     "version",
     "topics",
     "entity",
@@ -38,9 +38,11 @@ const KEYS: [&str; 25] = [
     "history",
     "start",
     "begins_anywhere",
+    "entity_rows",
     "setup",
     "seed",
     "search_path",
+    "role",
     "writes_elsewhere",
     "columns",
     "apply",
@@ -142,6 +144,7 @@ fn read_one(
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
     projection.columns = columns;
+    projection.key = values::read_key_schema(&format, &section, sources);
     projection.format = format;
     projection.limits = values.limits;
     projection.types = types;
@@ -185,6 +188,28 @@ fn read_one(
     projection.writes_elsewhere = section
         .choice("writes_elsewhere", &yes_or_no, sources)
         .unwrap_or_default();
+    for Setting { text, place } in section.list("entity_rows", sources) {
+        match text.split_once('.') {
+            Some((table, column)) if is_identifier(table) && is_identifier(column) => {
+                let row = (table.to_owned(), column.to_owned());
+                projection.entity_rows.push(row);
+            }
+            _ => {
+                let what = format!("`{text}` does not name a table and its column");
+                let cure = "write both in lower case, with a dot between: \"balance.account\"";
+                sources.problems.add(place, what, cure);
+            }
+        }
+    }
+    if let Some(Setting { text, place }) = section.located("role", sources) {
+        if is_identifier(&text) {
+            projection.role = Some(text);
+        } else {
+            let what = format!("`{text}` is not a role's name");
+            let cure = "write it in lower case, without quotes";
+            sources.problems.add(place, what, cure);
+        }
+    }
     for schema in section.list("search_path", sources) {
         if is_identifier(&schema.text) {
             projection.search_path.push(schema.text);

@@ -1033,6 +1033,32 @@ fn paths_and_types_are_compared_with_the_schema() {
 }
 
 #[test]
+fn a_path_into_a_key_needs_the_keys_schema() {
+    let with = |entity: &str, more: &str| {
+        format!(
+            "framing = \"raw\"\nschema = [\"flag.avsc\", \"entry.avsc\"]\nentity = \"key:{entity}\"\n{more}"
+        )
+    };
+    let key_schema = "key_schema = [\"flag.avsc\", \"entry.avsc\"]";
+    check_avro(&with("/account", key_schema), &[]);
+    check_avro(
+        &with("/account", ""),
+        &[
+            "13:10 `entity`: `key:/account` is a part of the key, and needs `key_schema`, by which keys in Avro are read",
+        ],
+    );
+    check_avro(
+        &with("/acount", key_schema),
+        &["13:10 `entity`: the schema has no `acount` at `/acount`"],
+    );
+    check_line(
+        "projections.p",
+        "key_schema = \"a.avsc\"",
+        &["11:14 `key_schema` means nothing where values are not in Avro"],
+    );
+}
+
+#[test]
 fn a_schema_that_cannot_be_read_is_named_with_its_line() {
     check_avro(
         "",

@@ -25,9 +25,10 @@ pub(super) struct Values {
 }
 
 /// What is set for a projection's values.
-pub(super) const KEYS: [&str; 7] = [
+pub(super) const KEYS: [&str; 8] = [
     "format",
     "schema",
+    "key_schema",
     "framing",
     "written_with",
     "type",
@@ -39,11 +40,23 @@ pub(super) fn read_limits(section: Section<'_>, sources: &mut Sources<'_>) -> Va
     let usual = ValueLimits::default();
     let limits = ValueLimits {
         bytes_max: section.count("value_bytes_max", 1..=1 << 30, usual.bytes_max, sources),
+        headers_bytes_max: section.count(
+            "headers_bytes_max",
+            0..=1 << 30,
+            usual.headers_bytes_max,
+            sources,
+        ),
         // A level takes some of a thread's stack.
         nesting_max: section.count("nesting_max", 1..=256, usual.nesting_max, sources),
         items_max: section.count("items_max", 1..=1_000_000_000, usual.items_max, sources),
     };
-    section.finish(&["value_bytes_max", "nesting_max", "items_max"], sources);
+    let keys = [
+        "value_bytes_max",
+        "headers_bytes_max",
+        "nesting_max",
+        "items_max",
+    ];
+    section.finish(&keys, sources);
     limits
 }
 
@@ -52,7 +65,7 @@ pub(super) fn read_registry(
     sources: &mut Sources<'_>,
 ) -> Option<registry::Settings> {
     const CURE: &str = "write url = \"https://registry:8081\"; several are separated by commas";
-    const KEYS: [&str; 9] = [
+    const KEYS: [&str; 10] = [
         "url",
         "name",
         "user",
@@ -62,6 +75,7 @@ pub(super) fn read_registry(
         "identity_file",
         "timeout",
         "unknown_grace",
+        "verify_every",
     ];
     let set = |key: &&str| section.has(key, sources);
     if section.table.is_none() && !KEYS.iter().any(set) {
@@ -109,6 +123,13 @@ pub(super) fn read_registry(
             Duration::from_secs(30),
             sources,
         ),
+        verify_every: section.duration(
+            "verify_every",
+            Duration::from_millis(100),
+            Duration::from_secs(60),
+            sources,
+        ),
+        patience: registry::PATIENCE,
     };
     section.finish(&KEYS, sources);
     if let Some(why) = registry::problem(&settings) {
@@ -271,6 +292,28 @@ pub(super) fn read_format(
     }
 }
 
+/// The schema by which keys are read, framed as values are.
+pub(super) fn read_key_schema(
+    format: &Format,
+    section: &Section<'_>,
+    sources: &mut Sources<'_>,
+) -> Option<AvroFormat> {
+    let place = section.place_of_setting("key_schema", sources)?;
+    let Some(AvroFormat { framing, .. }) = format.avro() else {
+        let what = "`key_schema` means nothing where values are not in Avro".to_owned();
+        let cure = "remove it: keys are JSON as well, if a part of them is read";
+        sources.problems.add(place, what, cure);
+        return None;
+    };
+    let schema = read_schema(section.list("key_schema", sources), sources)?;
+    let framing = match framing {
+        Framing::Confluent => Framing::Confluent,
+        Framing::SingleObject(_) => Framing::SingleObject(Vec::new()),
+        Framing::Raw(_) => Framing::Raw(Arc::clone(&schema)),
+    };
+    Some(AvroFormat { schema, framing })
+}
+
 /// What is set for the payloads of an emit.
 pub(super) const EMIT_KEYS: [&str; 4] = ["schema", "framing", "subject", "register"];
 
@@ -426,6 +469,9 @@ pub(super) fn check_sources(
         (Source::Envelope(_), _) => {
             Some("a part of change events, and needs `format = \"debezium\"`")
         }
+        (Source::KeyPath(_), format) if format.avro().is_some() && projection.key.is_none() => {
+            Some("a part of the key, and needs `key_schema`, by which keys in Avro are read")
+        }
         _ => None,
     };
     let types = projection.types.as_ref().map(|types| types.source.clone());
@@ -507,9 +553,12 @@ pub(super) fn check_fit(projection: &Projection, section: &Section<'_>, sources:
     };
     // Of a change event the row as it is: as it was it is of the same type.
     let in_row = matches!(projection.format, Format::Debezium(_));
-    let pointer = |source: &Source| match source {
-        Source::Pointer(pointer) if in_row => Some(format!("/after{pointer}")),
-        Source::Pointer(pointer) | Source::Envelope(pointer) => Some(pointer.clone()),
+    let pointer = |source: &Source| match (source, &projection.key) {
+        (Source::Pointer(pointer), _) if in_row => Some((schema, format!("/after{pointer}"))),
+        (Source::Pointer(pointer) | Source::Envelope(pointer), _) => {
+            Some((schema, pointer.clone()))
+        }
+        (Source::KeyPath(pointer), Some(key)) => Some((&key.schema, pointer.clone())),
         _ => None,
     };
     let roles = [
@@ -518,7 +567,7 @@ pub(super) fn check_fit(projection: &Projection, section: &Section<'_>, sources:
         ("event_id", &projection.event_id, RoleOf::Identity),
     ];
     for (key, source, role) in roles {
-        if let Some(pointer) = source.as_ref().and_then(pointer)
+        if let Some((schema, pointer)) = source.as_ref().and_then(pointer)
             && let Some(why) = misfit(schema, &pointer, role)
         {
             let place = section.place_of(key, sources);
@@ -527,7 +576,7 @@ pub(super) fn check_fit(projection: &Projection, section: &Section<'_>, sources:
         }
     }
     for column in &projection.columns {
-        let Some(pointer) = pointer(&column.source) else {
+        let Some((schema, pointer)) = pointer(&column.source) else {
             continue;
         };
         let role = match column.unit {

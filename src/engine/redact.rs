@@ -1,5 +1,7 @@
 //! Texts of errors, fit to be stored and shown: no secrets, no NUL, no end of pages.
 
+use std::borrow::Cow;
+
 /// What must not be shown.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Secrets(Vec<String>);
@@ -11,8 +13,29 @@ impl Secrets {
     /// Short words are left out: hiding them would hide everything.
     pub(crate) fn new(secrets: impl IntoIterator<Item = String>) -> Self {
         let mut secrets: Vec<String> = secrets.into_iter().filter(|s| s.len() >= 4).collect();
+        // As they stand in a string of JSON, or of a log.
+        let quoted = |secret: &String| secret.replace('\\', "\\\\").replace('"', "\\\"");
+        let quoted: Vec<String> = secrets.iter().map(quoted).collect();
+        secrets.extend(quoted);
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         Self(secrets)
+    }
+
+    /// A line without secrets.
+    pub(crate) fn hidden<'l>(&self, line: &'l [u8]) -> Cow<'l, [u8]> {
+        let Ok(text) = std::str::from_utf8(line) else {
+            return Cow::Borrowed(line);
+        };
+        let mut shown = Cow::Borrowed(text);
+        for secret in &self.0 {
+            if shown.contains(secret.as_str()) {
+                shown = Cow::Owned(shown.replace(secret.as_str(), "***"));
+            }
+        }
+        match shown {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        }
     }
 
     /// The text without secrets and NUL, at most [`TEXT_MAX`] characters of it.
@@ -35,9 +58,19 @@ impl Secrets {
 
 /// Whether a setting's name says that its value is to be hidden.
 pub(crate) fn is_secret(name: &str) -> bool {
-    const WORDS: [&str; 4] = ["password", "secret", "token", "jaas"];
+    const WORDS: [&str; 8] = [
+        "password",
+        "passphrase",
+        "secret",
+        "token",
+        "jaas",
+        "key.pem",
+        "ssl_key",
+        "oauthbearer.config",
+    ];
     let name = name.to_lowercase();
-    WORDS.iter().any(|word| name.contains(word))
+    // Where a token comes from is none.
+    WORDS.iter().any(|word| name.contains(word)) && !name.ends_with("endpoint.url")
 }
 
 /// The passwords in an address, as they are written there and as they are meant.
@@ -107,6 +140,21 @@ mod tests {
         check("postgres://h/d?user=u&password=a%zz", &["a%zz", "a%zz"]);
         check("postgres://u@h/d", &[]);
         check("", &[]);
+    }
+
+    #[test]
+    fn a_line_shows_no_secret_however_it_is_quoted() {
+        let secrets = Secrets::new(["hunter22".to_owned(), "a\"b\\c".to_owned()]);
+        let check = |line: &str, expected: &str| {
+            assert_eq!(secrets.hidden(line.as_bytes()), expected.as_bytes());
+        };
+        check("user u, hunter22", "user u, ***");
+        check(r#"{"why":"a\"b\\c"}"#, r#"{"why":"***"}"#);
+        check("nothing", "nothing");
+        assert_eq!(
+            secrets.hidden(b"\xff hunter22"),
+            b"\xff hunter22".as_slice()
+        );
     }
 
     #[test]

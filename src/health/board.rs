@@ -111,6 +111,17 @@ impl View {
     }
 }
 
+/// How far the rebuild of a projection is in one partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Build {
+    pub(crate) projection: String,
+    pub(crate) partition: TopicPartition,
+    /// Offsets read.
+    pub(crate) done: i64,
+    /// Offsets left up to where the live generation stands.
+    pub(crate) remaining: i64,
+}
+
 /// Parked records of one projection and reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Letters {
@@ -124,6 +135,7 @@ pub(crate) struct Letters {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) letters: Vec<Letters>,
+    pub(crate) builds: Vec<Build>,
     /// Projections, and whether they are paused.
     pub(crate) paused: BTreeMap<String, bool>,
     pub(crate) unsent: i64,

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::health::{Snapshot, Verdict};
+use crate::health::{Build, Snapshot, Verdict};
 use crate::telemetry::table::{
     BUILD_INFO, DATABASE_UP, HELD_BACK_RECORDS, KAFKA_UP, LAG_RECORDS, LAG_SECONDS,
     LOG_START_DISTANCE_RECORDS, OUTBOX_OLDEST_UNSENT_AGE_SECONDS, OUTBOX_QUARANTINED_MESSAGES,
     OUTBOX_UNSENT_MESSAGES, PARKED_OLDEST_AGE_SECONDS, PARKED_RECORDS, PARTITION_STATE,
     POSITION_NEXT_OFFSET, PROCESS_START_TIME_SECONDS, PROJECTION_PAUSED, READY,
-    RETENTION_RUNWAY_SECONDS, STALLED,
+    REBUILD_DONE_RECORDS, REBUILD_LEFT_RECORDS, RETENTION_RUNWAY_SECONDS, STALLED,
 };
 use crate::telemetry::{self, Metric};
 
@@ -93,6 +93,20 @@ fn of_database(text: &mut String, seen: &Snapshot) {
     let paused =
         paused.map(|(projection, paused)| (vec![&**projection], f64::from(u8::from(*paused))));
     family(text, PROJECTION_PAUSED, paused);
+    let builds = figures.builds.iter();
+    let builds: Vec<_> = builds
+        .map(|of| (of, of.partition.partition().to_string()))
+        .collect();
+    for (metric, value) in [
+        (REBUILD_DONE_RECORDS, (|of| of.done) as fn(&Build) -> i64),
+        (REBUILD_LEFT_RECORDS, |of| of.remaining),
+    ] {
+        let series = builds.iter().map(|(of, number)| {
+            let labels = vec![&*of.projection, of.partition.topic(), &**number];
+            (labels, value(of) as f64)
+        });
+        family(text, metric, series);
+    }
     let letters = figures.letters.iter();
     let parked = letters.map(|of| (vec![&*of.projection, &*of.reason], of.waiting as f64));
     family(text, PARKED_RECORDS, parked);

@@ -9,8 +9,9 @@ use rdkafka::groups::GroupInfo;
 use rdkafka::{Offset, TopicPartitionList};
 use uuid::Uuid;
 
+use super::client::{Client, Refusal};
+use super::native;
 use super::settings::Connection;
-use super::topic_id;
 use crate::types::TopicPartition;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -18,7 +19,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Asks the cluster. The client blocks, so every question runs on a thread that may.
 #[derive(Clone)]
 pub(crate) struct Cluster {
-    consumer: Arc<BaseConsumer>,
+    consumer: Arc<BaseConsumer<Client>>,
 }
 
 /// What a partition's log holds: offsets from `low` on, up to but without `high`.
@@ -34,6 +35,8 @@ pub(crate) struct Watermarks {
 pub(crate) enum Error {
     #[error("kafka: {0}")]
     Kafka(#[from] KafkaError),
+    #[error("kafka: {error}: {refusal}")]
+    NotLetIn { error: KafkaError, refusal: Refusal },
     #[error("topic `{0}` does not exist; create it first")]
     NoTopic(String),
     #[error("the end of the topic was not reached in {0:?}")]
@@ -43,15 +46,16 @@ pub(crate) enum Error {
 }
 
 /// Takes log lines and errors off the client's queue, where they would pile up.
-fn serve(consumer: &BaseConsumer) {
-    while consumer.poll(Duration::ZERO).is_some() {}
+fn serve(consumer: &BaseConsumer<Client>) {
+    // Not a moment would be over with the first line, whatever is behind it.
+    while consumer.poll(Duration::from_millis(1)).is_some() {}
 }
 
 impl Cluster {
     pub(crate) fn new(connection: &Connection) -> Result<Self, Error> {
-        let consumer = connection.questions("tidegate-questions").create()?;
+        let config = connection.questions("tidegate-questions");
         Ok(Self {
-            consumer: Arc::new(consumer),
+            consumer: Arc::new(config.create_with_context(connection.client())?),
         })
     }
 
@@ -60,15 +64,36 @@ impl Cluster {
         let mut config = connection.questions("tidegate-questions");
         config.set("isolation.level", "read_uncommitted");
         Ok(Self {
-            consumer: Arc::new(config.create()?),
+            consumer: Arc::new(config.create_with_context(connection.client())?),
         })
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&BaseConsumer<Client>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let consumer = Arc::clone(&self.consumer);
+        let asked = tokio::task::spawn_blocking(move || {
+            serve(&consumer);
+            let answer = question(&consumer);
+            if answer.is_err() {
+                serve(&consumer); // it may say why
+            }
+            let refusal = consumer.context().take_refusal();
+            match (answer, refusal) {
+                (Err(Error::Kafka(error)), Some(refusal)) => {
+                    Err(Error::NotLetIn { error, refusal })
+                }
+                (answer, _) => answer,
+            }
+        });
+        asked.await?
     }
 
     /// The partitions of a topic, in order.
     pub(crate) async fn partitions(&self, topic: &str) -> Result<Vec<TopicPartition>, Error> {
-        let (consumer, name) = (Arc::clone(&self.consumer), topic.to_owned());
-        tokio::task::spawn_blocking(move || {
-            serve(&consumer);
+        let name = topic.to_owned();
+        self.ask(move |consumer| {
             let metadata = consumer.fetch_metadata(Some(&name), ANSWER_TIMEOUT)?;
             let found = metadata.topics().iter().find(|topic| topic.name() == name);
             let mut numbers: Vec<i32> = found
@@ -83,14 +108,13 @@ impl Cluster {
             let partition = |number| TopicPartition::new(Arc::clone(&name), number);
             Ok(numbers.into_iter().map(partition).collect())
         })
-        .await?
+        .await
     }
 
     /// How many partitions a topic has, and copies of the one that has fewest; none if there is no such topic.
     pub(crate) async fn copies(&self, topic: &str) -> Result<Option<(usize, usize)>, Error> {
-        let (consumer, name) = (Arc::clone(&self.consumer), topic.to_owned());
-        tokio::task::spawn_blocking(move || {
-            serve(&consumer);
+        let name = topic.to_owned();
+        self.ask(move |consumer| {
             let metadata = consumer.fetch_metadata(Some(&name), ANSWER_TIMEOUT)?;
             let found = metadata.topics().iter().find(|topic| topic.name() == name);
             let found = found.filter(|topic| topic.error().is_none());
@@ -100,53 +124,46 @@ impl Cluster {
                 (partitions.len(), copies.unwrap_or(0))
             }))
         })
-        .await?
+        .await
     }
 
     /// How many brokers there are.
     pub(crate) async fn brokers(&self) -> Result<usize, Error> {
-        let consumer = Arc::clone(&self.consumer);
-        tokio::task::spawn_blocking(move || {
-            serve(&consumer);
+        self.ask(|consumer| {
             Ok(consumer
                 .fetch_metadata(None, ANSWER_TIMEOUT)?
                 .brokers()
                 .len())
         })
-        .await?
+        .await
     }
 
     /// Kafka's id of a topic: another one once it was deleted and made again. None if the brokers give none.
     pub(crate) async fn topic_id(&self, topic: &str) -> Result<Option<Uuid>, Error> {
-        let (consumer, topic) = (Arc::clone(&self.consumer), topic.to_owned());
-        tokio::task::spawn_blocking(move || {
-            serve(&consumer);
-            Ok(topic_id::ask(&consumer, &topic, ANSWER_TIMEOUT)?)
-        })
-        .await?
+        let topic = topic.to_owned();
+        self.ask(move |consumer| Ok(native::topic_id(consumer, &topic, ANSWER_TIMEOUT)?))
+            .await
     }
 
     /// The client ids of a consumer group's members, if they agree among themselves; of a group whose members
     /// the brokers assign, nobody. (`DescribeConsumerGroups` knows those too, but librdkafka 2.12 ends the
     /// process when the group's coordinator is away: confluentinc/librdkafka#4605.)
     pub(super) async fn members(&self, group: &str) -> Result<Vec<String>, Error> {
-        let (consumer, group) = (Arc::clone(&self.consumer), group.to_owned());
-        tokio::task::spawn_blocking(move || {
-            serve(&consumer);
+        let group = group.to_owned();
+        self.ask(move |consumer| {
             let groups = consumer.fetch_group_list(Some(&group), ANSWER_TIMEOUT)?;
             let members = groups.groups().iter().flat_map(GroupInfo::members);
             Ok(members
                 .map(|member| member.client_id().to_owned())
                 .collect())
         })
-        .await?
+        .await
     }
 
     /// What a partition's log holds.
     pub(crate) async fn watermarks(&self, partition: &TopicPartition) -> Result<Watermarks, Error> {
-        let (consumer, partition) = (Arc::clone(&self.consumer), partition.clone());
-        tokio::task::spawn_blocking(move || {
-            serve(&consumer);
+        let partition = partition.clone();
+        self.ask(move |consumer| {
             let (low, high) = consumer.fetch_watermarks(
                 partition.topic(),
                 partition.partition(),
@@ -154,7 +171,7 @@ impl Cluster {
             )?;
             Ok(Watermarks { low, high })
         })
-        .await?
+        .await
     }
 
     /// The first record of each partition that is not older than a moment, in milliseconds since 1970; none where all

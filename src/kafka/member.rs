@@ -10,11 +10,12 @@
 //! There is deliberately no seek, no pause, and no committed offset that is read.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
+use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::Message;
@@ -23,6 +24,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::{Notify, mpsc as async_mpsc, oneshot};
 use tracing::{debug, error, info, warn};
 
+use super::client::Client;
 use super::commit::{Mirroring, commit};
 use super::failure::MemberError;
 use super::membership::{Assignment, Input, Inputs, MemberSettings};
@@ -73,7 +75,7 @@ pub(crate) enum Fetched {
 }
 
 /// The callback context.
-pub(super) struct Callbacks(Arc<Group>);
+pub(super) struct Callbacks(Arc<Group>, Client);
 
 /// What callbacks, poll thread and writers share. Not the consumer: it must be dropped on its thread.
 struct Group {
@@ -230,8 +232,16 @@ impl Group {
 }
 
 impl ClientContext for Callbacks {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = Client::ENABLE_REFRESH_OAUTH_TOKEN;
+
     fn error(&self, error: KafkaError, reason: &str) {
-        debug!(group = self.0.name, %error, reason, "kafka");
+        if !self.1.note(&error, reason) {
+            debug!(group = self.0.name, %error, reason, "kafka");
+        }
+    }
+
+    fn generate_oauth_token(&self, set: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.1.generate_oauth_token(set)
     }
 }
 
@@ -342,8 +352,9 @@ impl Member {
                 ..State::default()
             }),
         });
+        let client = settings.connection.client();
         let consumer: BaseConsumer<Callbacks> =
-            config.create_with_context(Callbacks(Arc::clone(&group)))?;
+            config.create_with_context(Callbacks(Arc::clone(&group), client))?;
         let (commands, requests) = mpsc::channel();
         let (ended, end) = oneshot::channel();
         let mut thread = PollThread {

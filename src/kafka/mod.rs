@@ -4,17 +4,19 @@
 //! Positions come from Postgres and go into the assignment; Kafka's committed offsets are never
 //! read, nothing seeks, and `auto.offset.reset` may not decide (it is `error`).
 
+mod client;
 mod cluster;
 mod commit;
 mod failure;
 mod member;
 mod membership;
 mod mock;
+mod native;
 mod neighbours;
+mod oauth;
 mod producer;
 mod queue;
 mod settings;
-mod topic_id;
 mod topics;
 mod watchdog;
 

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use rdkafka::client::{ClientContext, DefaultClientContext};
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord, Producer as _, PurgeConfig};
 
-use tracing::debug;
-
+use super::client::Client;
 use super::settings::Connection;
 
 /// A header's name and value.
@@ -21,20 +18,7 @@ const TOPIC_LENGTH_MAX: usize = 249;
 /// Sends messages. Enqueuing is immediate and keeps the order of calls.
 #[derive(Clone)]
 pub(crate) struct Producer {
-    producer: FutureProducer<Logs>,
-}
-
-/// librdkafka warns of settings that it calls experimental each time a producer is made; they are chosen.
-struct Logs;
-
-impl ClientContext for Logs {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        if facility == "CONFWARN" {
-            debug!(message, "kafka");
-        } else {
-            DefaultClientContext.log(level, facility, message);
-        }
-    }
+    producer: FutureProducer<Client>,
 }
 
 /// What became of handing a message to librdkafka.
@@ -50,7 +34,9 @@ pub(crate) enum Enqueued {
 impl Producer {
     pub(crate) fn new(connection: &Connection, client_id: &str) -> Result<Self, KafkaError> {
         Ok(Self {
-            producer: connection.producer(client_id).create_with_context(Logs)?,
+            producer: connection
+                .producer(client_id)
+                .create_with_context(connection.client())?,
         })
     }
 

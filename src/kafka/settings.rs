@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
+
+use super::client::Client;
+use super::oauth::{self, TokenSource};
 
 /// How members of a group agree on who gets which partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +119,9 @@ pub(crate) fn reserved(key: &str) -> Option<&'static str> {
 
 /// Why librdkafka does not take a setting.
 pub(crate) fn refusal(key: &str, value: &str) -> Option<String> {
+    if oauth::is_ours(key) {
+        return oauth::refusal(key, value);
+    }
     let refused = ClientConfig::new()
         .set(key, value)
         .create_native_config()
@@ -158,6 +165,11 @@ pub(crate) const PREFETCH_MIN: usize = 16 << 10;
 const RECORD_OVERHEAD: usize = 512;
 
 impl Connection {
+    /// What every client is made with.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(TokenSource::new(&self.options))
+    }
+
     fn base(&self, client_id: &str, not_known: &[&str]) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
@@ -166,7 +178,7 @@ impl Connection {
             .set("allow.auto.create.topics", "false")
             .set("enable.metrics.push", "false");
         for (key, value) in &self.options {
-            if !begins_with_one(key, not_known) {
+            if !begins_with_one(key, not_known) && !oauth::is_ours(key) {
                 config.set(key, value);
             }
         }
@@ -255,7 +267,10 @@ impl Connection {
 
     /// A client that asks questions.
     pub(crate) fn questions(&self, client_id: &str) -> ClientConfig {
-        self.base(client_id, &PRODUCER_ONLY)
+        let mut config = self.base(client_id, &PRODUCER_ONLY);
+        // Why a broker hangs up is told to the log alone, also where nobody reads it.
+        config.set_log_level(RDKafkaLogLevel::Info);
+        config
     }
 }
 

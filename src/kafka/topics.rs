@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use rdkafka::admin::{
     AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication,
 };
-use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::client::Client;
 use super::cluster::Error;
+use super::native;
 use super::queue::copy;
 use super::settings::Connection;
 use crate::types::{Record, TopicPartition};
@@ -34,12 +35,17 @@ pub(crate) struct TopicFacts {
 
 /// The cluster's topics.
 pub(crate) struct Topics {
-    admin: AdminClient<DefaultClientContext>,
+    admin: AdminClient<Client>,
 }
 
 impl Topics {
     pub(crate) fn new(connection: &Connection) -> KafkaResult<Self> {
-        let admin = connection.questions("tidegate-topics").create()?;
+        let admin = connection
+            .questions("tidegate-topics")
+            .create_with_context::<_, AdminClient<Client>>(connection.client())?;
+        if let Some(token) = admin.inner().context().first_token()? {
+            native::set_token(admin.inner(), &token)?;
+        }
         Ok(Self { admin })
     }
 
@@ -131,7 +137,7 @@ pub(crate) fn read_all(
     partitions: &[TopicPartition],
     limit: Duration,
 ) -> Result<Vec<Record>, Error> {
-    let consumer: BaseConsumer = connection
+    let consumer: BaseConsumer<Client> = connection
         .questions("tidegate-reader")
         // The client wants a name for a group, which is neither joined nor written to.
         .set("group.id", "tidegate-reader")
@@ -139,7 +145,7 @@ pub(crate) fn read_all(
         .set("auto.offset.reset", "error")
         .set("isolation.level", "read_committed")
         .set("enable.partition.eof", "true")
-        .create()?;
+        .create_with_context(connection.client())?;
     let mut from = TopicPartitionList::new();
     for partition in partitions {
         from.add_partition_offset(partition.topic(), partition.partition(), Offset::Beginning)?;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use uuid::Uuid;
 
-use super::definition::Source;
+use super::source::Source;
 
 /// A declared column of a SQL projection.
 #[derive(Clone, Debug, PartialEq, Eq)]

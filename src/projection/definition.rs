@@ -10,62 +10,9 @@ use super::fold::{Fold, Folded};
 use super::gate_in::GateIn;
 use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
 use super::outgoing::Outgoing;
+use super::source::Source;
 use crate::avro::Schema;
 use crate::engine::Class;
-
-/// Where a value stands in a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Source {
-    /// The record's key, as UTF-8 text.
-    Key,
-    /// The last header of that name, as UTF-8 text.
-    Header(String),
-    /// A JSON pointer into the value, such as `/order/id`; the same path into a value in Avro. Into the data of
-    /// a CloudEvent, and into the row of a change event: as it is now, or as it was where it is gone.
-    Pointer(String),
-    /// An attribute of a CloudEvent, such as `id`.
-    Attribute(String),
-    /// A path into a change event itself, such as `/source/lsn`.
-    Envelope(String),
-}
-
-impl Source {
-    /// Reads `key`, `header:<name>`, `ce:<attribute>`, `envelope:<JSON pointer>` or a JSON pointer.
-    ///
-    /// # Errors
-    /// Says which forms there are.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "key" => Ok(Self::Key),
-            _ if text.starts_with("header:") && text.len() > "header:".len() => {
-                Ok(Self::Header(text["header:".len()..].to_owned()))
-            }
-            _ if text.starts_with('/') && text.len() > 1 => Ok(Self::Pointer(text.to_owned())),
-            _ if text.starts_with("ce:") && text.len() > "ce:".len() => {
-                Ok(Self::Attribute(text["ce:".len()..].to_owned()))
-            }
-            _ if text.starts_with("envelope:/") && text.len() > "envelope:/".len() => {
-                Ok(Self::Envelope(text["envelope:".len()..].to_owned()))
-            }
-            _ => Err(format!(
-                "`{text}` is not a source; write \"key\", \"header:<name>\" or a JSON pointer such as \"/account\""
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Key => f.write_str("key"),
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::Pointer(pointer) => f.write_str(pointer),
-            Self::Attribute(name) => write!(f, "ce:{name}"),
-            Self::Envelope(pointer) => write!(f, "envelope:{pointer}"),
-        }
-    }
-}
 
 /// Which sequence a gate [`Next`](Gate::Next) expects of an entity it has not seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,10 +142,12 @@ pub(crate) enum Framing {
     Raw(Arc<Schema>),
 }
 
-/// What the value of one record may cost.
+/// What the value and the headers of one record may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValueLimits {
     pub(crate) bytes_max: usize,
+    /// Names and values of its headers together.
+    pub(crate) headers_bytes_max: usize,
     /// Of values that are not JSON: records and collections inside each other.
     pub(crate) nesting_max: usize,
     /// Of values that are not JSON: items of all collections together.
@@ -209,6 +158,7 @@ impl Default for ValueLimits {
     fn default() -> Self {
         Self {
             bytes_max: 16 << 20,
+            headers_bytes_max: 1 << 20,
             nesting_max: 64,
             items_max: 1_000_000,
         }
@@ -250,6 +200,9 @@ impl Default for ParkingLimits {
     }
 }
 
+/// What a definition says last of a build of one entity, before its name.
+pub(crate) const ONLY_ENTITY: &str = "; only entity ";
+
 /// A named read model: its topics, its gate, its handler, its tables.
 #[derive(Clone)]
 pub struct Projection {
@@ -264,6 +217,8 @@ pub struct Projection {
     pub(crate) event_id: Option<Source>,
     pub(crate) columns: Vec<Column>,
     pub(crate) format: Format,
+    /// How keys are written of which a part is read; none if they are JSON.
+    pub(crate) key: Option<AvroFormat>,
     pub(crate) types: Option<Types>,
     /// How messages are written that are not JSON, to be settled before anything is emitted.
     pub(crate) outgoing: Vec<Arc<Outgoing>>,
@@ -280,9 +235,15 @@ pub struct Projection {
     pub(crate) sqlstates: BTreeMap<String, Class>,
     pub(crate) start: Start,
     pub(crate) begins_anywhere: bool,
+    /// Tables and their columns: see [`Projection::entity_rows`].
+    pub(crate) entity_rows: Vec<(String, String)>,
+    /// The only entity whose events are wanted: a build of it alone.
+    pub(crate) only: Option<String>,
     pub(crate) setup: String,
     pub(crate) seed: String,
     pub(crate) search_path: Vec<String>,
+    /// Who does what the handler does.
+    pub(crate) role: Option<String>,
     pub(crate) writes_elsewhere: bool,
     pub(crate) handler: Arc<dyn Handler>,
 }
@@ -356,6 +317,7 @@ impl Projection {
         gate: Gate,
         handler: Arc<dyn Handler>,
     ) -> Self {
+        let entity_rows = handler.entity_rows().into_iter().collect();
         Self {
             name: name.to_owned(),
             version,
@@ -367,6 +329,7 @@ impl Projection {
             event_id: None,
             columns: Vec::new(),
             format: Format::default(),
+            key: None,
             types: None,
             outgoing: Vec::new(),
             limits: ValueLimits::default(),
@@ -379,9 +342,12 @@ impl Projection {
             sqlstates: BTreeMap::new(),
             start: Start::default(),
             begins_anywhere: false,
+            entity_rows,
+            only: None,
             setup: String::new(),
             seed: String::new(),
             search_path: Vec::new(),
+            role: None,
             writes_elsewhere: false,
             handler,
         }
@@ -490,11 +456,29 @@ impl Projection {
         self
     }
 
+    /// The Postgres role that does what the handler does, instead of the one that the service has. It gets the rights on the
+    /// projection's tables when those are made, and none on what the service keeps. The service's role must be a member of it.
+    #[must_use]
+    pub fn role(mut self, role: &str) -> Self {
+        self.role = Some(role.to_owned());
+        self
+    }
+
     /// Says that the handler writes to tables outside the projection's schema. A reset cannot empty
     /// those, so there is none for such a projection.
     #[must_use]
     pub fn writes_elsewhere(mut self) -> Self {
         self.writes_elsewhere = true;
+        self
+    }
+
+    /// Names the tables whose rows belong to one entity each, and come of its events alone, with the column that has
+    /// the entity: then one entity can be built anew. They are emptied of it in this order and filled in the opposite
+    /// one: what refers to another table comes first. A [`Fold`] says it by itself.
+    #[must_use]
+    pub fn entity_rows(mut self, rows: &[(&str, &str)]) -> Self {
+        let owned = |(table, column): &(&str, &str)| ((*table).to_owned(), (*column).to_owned());
+        self.entity_rows = rows.iter().map(owned).collect();
         self
     }
 
@@ -550,8 +534,12 @@ impl Projection {
             Some(gate_in) => format!(" in {gate_in}"),
             None => String::new(),
         };
+        let only = match &self.only {
+            Some(entity) => format!("{ONLY_ENTITY}{entity}"),
+            None => String::new(),
+        };
         format!(
-            "version {}; topics {}; gate {}{gate_in}; entity {}; sequence {}; event_id {}{types}",
+            "version {}; topics {}; gate {}{gate_in}; entity {}; sequence {}; event_id {}{types}{only}",
             self.version,
             topics.join(" "),
             self.gate,

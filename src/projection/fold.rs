@@ -439,6 +439,11 @@ impl<F: Fold> Handler for Folded<F> {
         true
     }
 
+    fn entity_rows(&self) -> Option<(String, String)> {
+        let table = <F::State as State>::TABLE;
+        Some((table.to_owned(), <F::State as State>::KEY.to_owned()))
+    }
+
     fn apply<'a>(
         &'a self,
         ctx: &'a mut Context<'_>,

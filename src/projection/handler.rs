@@ -94,6 +94,11 @@ pub(crate) trait Handler: Send + Sync {
         false
     }
 
+    /// The table of these states, and the column that has their entity.
+    fn entity_rows(&self) -> Option<(String, String)> {
+        None
+    }
+
     fn apply<'a>(
         &'a self,
         ctx: &'a mut Context<'_>,

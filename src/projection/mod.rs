@@ -13,22 +13,24 @@ mod handler;
 mod outgoing;
 mod problems;
 mod registry;
+mod source;
 
 pub use column::{Column, ColumnType, TimeUnit};
 pub use context::{Context, Savepoint};
-pub use definition::{
-    First, Gate, OnFailure, ParkingLimits, Projection, Source, Start, Tombstones,
-};
+pub use definition::{First, Gate, OnFailure, ParkingLimits, Projection, Start, Tombstones};
 pub use events::{Batch, Event};
 pub use fold::{Columns, Fold, Messages, State};
 pub use handler::{BatchHandler, EventHandler, HandlerError};
 pub use registry::{Registry, RegistryError};
+pub use source::Source;
 
 pub use crate::types::Message;
 
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};
-pub(crate) use definition::{AvroFormat, Format, Framing, Types, UnknownType, ValueLimits};
+pub(crate) use definition::{
+    AvroFormat, Format, Framing, ONLY_ENTITY, Types, UnknownType, ValueLimits,
+};
 pub(crate) use events::{Events, Outcome, Ref, Share};
 pub(crate) use gate_in::{GateIn, GateRows, PREVIOUS};
 pub(crate) use handler::Handler;

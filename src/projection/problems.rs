@@ -76,6 +76,13 @@ impl Projection {
                 );
             }
         }
+        if !self.entity_rows.is_empty() && self.entity.is_none() {
+            add(
+                "entity_rows",
+                "rows belong to an entity where there is one: `entity` is missing".to_owned(),
+                SOURCE_CURE,
+            );
+        }
         if self.handler.keeps_states() && self.gate == Gate::None && self.entity.is_none() {
             add(
                 "entity",

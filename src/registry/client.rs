@@ -49,8 +49,11 @@ pub(super) enum Answer {
     },
     /// No server has it.
     Unknown,
-    /// It is there, and not Avro.
-    Unusable(String),
+    /// It is there and cannot be used, for this reason; what it is, if that will not be otherwise.
+    Unusable {
+        why: String,
+        fingerprint: Option<Uuid>,
+    },
 }
 
 /// What one server answers.
@@ -130,8 +133,18 @@ impl Client {
             Said::This(registered) => registered,
         };
         if let Some(other) = registered.schema_type.filter(|kind| kind != "AVRO") {
-            return Ok(Answer::Unusable(format!("it is {other}, not Avro")));
+            let what = format!("{other}\0{}", registered.schema);
+            return Ok(Answer::Unusable {
+                why: format!("it is {other}, not Avro"),
+                fingerprint: Some(Uuid::new_v5(&FINGERPRINTS, what.as_bytes())),
+            });
         }
+        let too_much = |why: String| {
+            Ok(Answer::Unusable {
+                why,
+                fingerprint: None,
+            })
+        };
         let mut references = Vec::new();
         let mut asked = BTreeSet::new();
         let mut bytes = registered.schema.len();
@@ -147,18 +160,16 @@ impl Client {
                 continue;
             }
             if asked.len() > REFERENCES_MAX {
-                let why = format!("it refers to more than {REFERENCES_MAX} others");
-                return Ok(Answer::Unusable(why));
+                return too_much(format!("it refers to more than {REFERENCES_MAX} others"));
             }
             let path = format!("subjects/{}/versions/{version}", escaped(&subject));
             match self.anyone(&path).await? {
                 Said::This(referred) => {
                     bytes += referred.schema.len();
                     if bytes > ANSWER_BYTES_MAX {
-                        let why = format!(
+                        return too_much(format!(
                             "it has more than {ANSWER_BYTES_MAX} bytes with those it refers to"
-                        );
-                        return Ok(Answer::Unusable(why));
+                        ));
                     }
                     open.push((Some(referred.schema), referred.references.into_iter()));
                 }

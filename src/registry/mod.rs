@@ -1,20 +1,25 @@
 //! The schemas that a Confluent-compatible registry knows by number.
 //!
 //! Each is asked for once and kept for the life of the process. What a number stands for is remembered in Postgres
-//! too, as a fingerprint: a registry that has lost its data and gives numbers anew is noticed, and nothing is read
-//! with the wrong schema (I10). A registry that fails, is slow, or does not let us in says nothing about a record:
-//! whoever asked tries again later. Only that all its servers deny a number, for longer than a grace, is an answer; it
-//! is asked again after a while.
+//! too, as a fingerprint: a registry that has lost its data and gives numbers anew is noticed when a number is asked for,
+//! and nothing is read with the wrong schema (I10). For what a process knows already it is asked now and then, one
+//! number after the other ([`Registry::watch`]); nothing waits for that.
+//!
+//! A registry that fails, is slow, or does not let us in says nothing about a record: whoever asked tries again later,
+//! and is not kept waiting meanwhile, since others would wait with it. Only that all its servers deny a number, for longer
+//! than a grace, is an answer; it is asked again after a while.
 //!
 //! There is deliberately no look at versions or subjects: a number is all that a record has.
 
 mod client;
 
 use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::avro::Schema;
 use crate::engine::Class;
@@ -32,6 +37,10 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(2);
 const UNKNOWN_ANEW: Duration = Duration::from_secs(60);
 /// How long a failure answers everybody who asks.
 const FAILED_FOR: Duration = Duration::from_secs(1);
+/// So long does a writer wait for an answer. Most come within; for others its other partitions would wait as well.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(200);
+/// Numbers that are asked for again in one round of looking.
+const LOOKS_MAX: usize = 50;
 
 /// Where the registry is and how it is asked.
 #[derive(Clone, Debug)]
@@ -48,6 +57,10 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     /// How long a number may be unknown before its records are at fault: a server may lag behind.
     pub(crate) unknown_grace: Duration,
+    /// How often it is asked again for what is known.
+    pub(crate) verify_every: Duration,
+    /// How long whoever asks waits for an answer; it is waited for in any case.
+    pub(crate) patience: Duration,
 }
 
 /// What a number stands for.
@@ -67,12 +80,13 @@ pub(crate) struct Unavailable {
 
 #[derive(Debug)]
 enum Entry {
-    Known(Known),
-    /// No server has it.
-    Unknown {
-        since: Instant,
-        asked: Instant,
+    Known {
+        known: Known,
+        /// When the registry last said so.
+        said: Instant,
     },
+    /// No server has it.
+    Unknown { since: Instant, asked: Instant },
 }
 
 /// A registry, for all projections of a process.
@@ -82,9 +96,13 @@ pub(crate) struct Registry {
     client: Client,
     database: Database,
     unknown_grace: Duration,
+    verify_every: Duration,
+    patience: Duration,
     entries: RwLock<HashMap<u32, Entry>>,
+    /// How often something known has turned out to be in doubt.
+    doubts: AtomicU64,
     /// Held while asking, so that nobody asks the same.
-    asking: tokio::sync::Mutex<Option<Failed>>,
+    asking: Arc<tokio::sync::Mutex<Option<Failed>>>,
 }
 
 /// A question that was not answered.
@@ -92,6 +110,14 @@ pub(crate) struct Registry {
 struct Failed {
     at: Instant,
     why: Unavailable,
+}
+
+/// Nothing is said about any record.
+fn unanswered(why: String) -> Unavailable {
+    Unavailable {
+        class: Class::Transient,
+        why,
+    }
 }
 
 /// Why settings cannot be used; none if they can.
@@ -106,10 +132,13 @@ impl Registry {
         Ok(Self {
             name: settings.name.clone(),
             unknown_grace: settings.unknown_grace,
+            verify_every: settings.verify_every,
+            patience: settings.patience,
             client: Client::new(settings)?,
             database,
             entries: RwLock::new(HashMap::new()),
-            asking: tokio::sync::Mutex::new(None),
+            doubts: AtomicU64::new(0),
+            asking: Arc::default(),
         })
     }
 
@@ -117,7 +146,7 @@ impl Registry {
     pub(crate) fn known(&self, id: u32) -> Option<Known> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         match entries.get(&id)? {
-            Entry::Known(known) => Some(known.clone()),
+            Entry::Known { known, .. } => Some(known.clone()),
             Entry::Unknown { since, asked } => {
                 let settled = asked.duration_since(*since) >= self.unknown_grace;
                 (settled && asked.elapsed() < UNKNOWN_FOR).then(|| {
@@ -130,13 +159,42 @@ impl Registry {
         }
     }
 
+    /// Grows when what was known of a number must not be used any more.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::Acquire)
+    }
+
     /// Asks for those of the numbers that are not known. Afterwards [`known`](Self::known) answers for each.
     ///
     /// # Errors
     /// The first that could not be asked for, or must be waited for. Those behind one that must be waited for are
-    /// asked for all the same, so that they wait at the same time.
-    pub(crate) async fn learn(&self, ids: &BTreeSet<u32>) -> Result<(), Unavailable> {
-        let mut failed = self.asking.lock().await;
+    /// asked for all the same, so that they wait at the same time. What is not answered soon is asked for all the same
+    /// too: a later call finds the answer.
+    pub(crate) async fn learn(self: &Arc<Self>, ids: &BTreeSet<u32>) -> Result<(), Unavailable> {
+        let (registry, ids) = (Arc::clone(self), ids.clone());
+        let ask = async {
+            let failed = Arc::clone(&self.asking).lock_owned().await;
+            // In a task of its own, so that it goes on when nobody waits any more.
+            let asked = tokio::spawn(async move { registry.learn_all(failed, &ids).await });
+            asked.await.map_err(|_| {
+                unanswered("the question to the schema registry ended without an answer".to_owned())
+            })?
+        };
+        let patience = self.patience;
+        tokio::time::timeout(patience, ask)
+            .await
+            .unwrap_or_else(|_| {
+                Err(unanswered(format!(
+                    "the schema registry has not answered within {patience:?}; it is waited for"
+                )))
+            })
+    }
+
+    async fn learn_all(
+        &self,
+        mut failed: tokio::sync::OwnedMutexGuard<Option<Failed>>,
+        ids: &BTreeSet<u32>,
+    ) -> Result<(), Unavailable> {
         // Whoever has waited for the lock need not wait for the same again.
         if let Some(Failed { at, why }) = &*failed
             && at.elapsed() < FAILED_FOR
@@ -152,11 +210,13 @@ impl Registry {
                 Ok(true) => {}
                 Ok(false) => waits = waits.and(Err(self.waited_for(*id))),
                 Err(why) => {
-                    let at = Instant::now();
-                    *failed = Some(Failed {
-                        at,
-                        why: why.clone(),
-                    });
+                    // Who is told to go on after a halt may have mended it.
+                    if why.class == Class::Transient {
+                        *failed = Some(Failed {
+                            at: Instant::now(),
+                            why: why.clone(),
+                        });
+                    }
                     return Err(why);
                 }
             }
@@ -166,16 +226,12 @@ impl Registry {
 
     fn waited_for(&self, id: u32) -> Unavailable {
         let grace = self.unknown_grace;
-        Unavailable {
-            class: Class::Transient,
-            why: format!(
-                "the schema registry does not know the schema id {id}; waiting up to {grace:?} for it"
-            ),
-        }
+        unanswered(format!(
+            "the schema registry does not know the schema id {id}; waiting up to {grace:?} for it"
+        ))
     }
 
-    /// False if it must be waited for.
-    async fn ask(&self, id: u32) -> Result<bool, Unavailable> {
+    async fn question(&self, id: u32) -> Result<Answer, Unavailable> {
         let answer = self.client.schema(id).await;
         let outcome = match &answer {
             Ok(Answer::Unknown) => "unknown",
@@ -183,13 +239,19 @@ impl Registry {
             Err(_) => "failed",
         };
         telemetry::registry_asked(outcome);
-        let answer = answer.map_err(|why| Unavailable {
-            class: Class::Transient,
-            why: format!("schema {id} cannot be asked for: {why}"),
-        })?;
+        answer.map_err(|why| unanswered(format!("schema {id} cannot be asked for: {why}")))
+    }
+
+    /// False if it must be waited for.
+    async fn ask(&self, id: u32) -> Result<bool, Unavailable> {
+        let answer = self.question(id).await?;
         let known = match answer {
             Answer::Unknown => return Ok(self.is_unknown(id)),
-            Answer::Unusable(why) => {
+            Answer::Unusable { why, fingerprint } => {
+                // It may have been one that could be read: then no record is at fault.
+                if let Some(fingerprint) = fingerprint {
+                    self.remember(id, fingerprint).await?;
+                }
                 Known::Not(format!("the schema with the id {id} is not usable: {why}").into())
             }
             Answer::Schema {
@@ -213,8 +275,77 @@ impl Registry {
                 }
             }
         };
-        self.set(id, Entry::Known(known));
+        let said = Instant::now();
+        self.set(id, Entry::Known { known, said });
         Ok(true)
+    }
+
+    /// Asks now and then for what is known, as long as it is polled: a registry that has lost its data gives numbers anew,
+    /// and a process that knows them would read new records with old schemas. What does not answer is no news.
+    pub(crate) async fn watch(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(self.verify_every).await;
+            for id in self.to_verify() {
+                match self.verify(id).await {
+                    Ok(()) => {}
+                    Err(Unavailable {
+                        class: Class::Halt,
+                        why,
+                    }) => {
+                        error!(id, why, "what the registry says is not what it said");
+                        self.doubt(id);
+                    }
+                    // The rest of the round will not be answered either.
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
+    /// What was asked for longest ago, of what is read.
+    fn to_verify(&self) -> Vec<u32> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let mut known: Vec<(Instant, u32)> = entries
+            .iter()
+            .filter_map(|(id, entry)| match entry {
+                Entry::Known {
+                    known: Known::Schema(_),
+                    said,
+                } => Some((*said, *id)),
+                _ => None,
+            })
+            .collect();
+        known.sort_unstable();
+        known.truncate(LOOKS_MAX);
+        known.into_iter().map(|(_, id)| id).collect()
+    }
+
+    async fn verify(&self, id: u32) -> Result<(), Unavailable> {
+        match self.question(id).await? {
+            // Not given anew so far, so that it stands for what it stood for.
+            Answer::Unknown => warn!(
+                id,
+                "the registry does not know a schema any more that records are read with; has it lost its data?"
+            ),
+            Answer::Schema { fingerprint, .. } => self.remember(id, fingerprint).await?,
+            Answer::Unusable { fingerprint, .. } => {
+                if let Some(fingerprint) = fingerprint {
+                    self.remember(id, fingerprint).await?;
+                }
+            }
+        }
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Entry::Known { said, .. }) = entries.get_mut(&id) {
+            *said = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Forgets what a number stands for, so that it is asked for with the next record that has it.
+    fn doubt(&self, id: u32) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        entries.remove(&id);
+        self.doubts.fetch_add(1, Ordering::Release);
     }
 
     /// The id of a schema under a subject; registers it if it is not there, if that is wanted.

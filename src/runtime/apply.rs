@@ -335,6 +335,9 @@ async fn in_transaction(
     let (outcomes, gate_rows) = (&admitted.outcomes, admitted.gate_rows.as_ref());
     history::dropped(connection, applier, events, parts, &admitted).await?;
     phases.end(Phase::Gate);
+    if let Some(role) = &projection.role {
+        transaction::act_as(connection, role).await?;
+    }
     let emitted = match effects(connection, projection, events, &order, outcomes, gate_rows).await {
         Ok(emitted) => emitted,
         Err(failure) if !failure.leaves_connection_usable() => return Err(failure),

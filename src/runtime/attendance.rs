@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::kafka::Member;
-use crate::store::{self, Database, position};
+use crate::store::{self, Database, position, transaction};
 
 /// Enough for the other half of an ordinary rebalance.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
@@ -43,7 +43,11 @@ pub(super) async fn look(database: &Database, projection: &str, member: &Member)
 
 async fn unattended(database: &Database, projection: &str) -> Result<usize, store::Error> {
     let mut connection = database.connect("tidegate attendance").await?;
-    let rows = position::status(&mut connection).await?.into_iter();
+    transaction::begin_alone(&mut connection).await?;
+    let rows = position::status(&mut connection).await;
+    let rows = transaction::end_alone(&mut connection, rows)
+        .await?
+        .into_iter();
     let mine = rows.filter(|row| row.projection == projection && row.desired_state == "running");
     Ok(mine.filter(|row| !row.connected).count())
 }

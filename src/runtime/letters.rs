@@ -190,7 +190,7 @@ async fn begin(
     projection: &str,
     operator: Operator<'_>,
 ) -> Result<(), LetterError> {
-    let Some((live, _)) = store::projection::read(connection, projection).await? else {
+    let Some((live, _)) = store::projection::read_alone(connection, projection).await? else {
         return Err(LetterError::NotStarted(projection.to_owned()));
     };
     // The gate's table is in the generation's schema; that it is still the live one is seen under the lock.

@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::engine::redact::Secrets;
-use crate::health::{Board, Figures, Letters, Lock, Log};
+use crate::health::{Board, Build, Figures, Letters, Lock, Log};
 use crate::kafka::{Cluster, ClusterError, Topics};
-use crate::store::{self, Database, blocking, dead_letter, outbox, projection};
+use crate::store::{self, Database, blocking, dead_letter, generation, outbox, projection};
+use crate::types::TopicPartition;
 
 /// How often to look.
 const EVERY: Duration = Duration::from_secs(5);
@@ -97,7 +98,14 @@ impl Observer {
                     self.board.log(&projection, &partition, log, asked);
                     answered = true;
                 }
-                Err(error) => answer = Err(error),
+                Err(error) => {
+                    // A silent broker lets each question wait: nobody is to hear of it only after the last one.
+                    if !answered {
+                        self.board
+                            .kafka(Err(self.secrets.cleaned(&error.to_string())));
+                    }
+                    answer = Err(error);
+                }
             }
         }
         if answered {
@@ -178,6 +186,7 @@ async fn ask_figures(connection: &mut PgConnection) -> Result<Figures, store::Er
     let letters = dead_letter::summary(connection).await?;
     let streams = outbox::status(connection).await?;
     let paused = projection::desired(connection).await?;
+    let builds = generation::progress(connection).await?;
     let quarantined: i64 = streams.iter().map(outbox::Status::quarantined).sum();
     let unsent: i64 = streams.iter().map(outbox::Status::unsent).sum();
     Ok(Figures {
@@ -188,6 +197,15 @@ async fn ask_figures(connection: &mut PgConnection) -> Result<Figures, store::Er
                 reason: of.reason,
                 waiting: of.waiting,
                 oldest: of.oldest,
+            })
+            .collect(),
+        builds: builds
+            .into_iter()
+            .map(|of| Build {
+                partition: TopicPartition::new(of.topic, of.partition),
+                projection: of.projection,
+                done: of.done,
+                remaining: of.remaining,
             })
             .collect(),
         paused: paused.into_iter().collect(),

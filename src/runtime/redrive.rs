@@ -245,7 +245,9 @@ impl Redriver<'_> {
         connection: &mut PgConnection,
     ) -> Result<Generation, RedriveError> {
         let name = &self.projection.name;
-        let Some(read) = self.role.share(connection, name).await? else {
+        transaction::begin_alone(connection).await?;
+        let read = self.role.share(connection, name).await;
+        let Some(read) = transaction::end_alone(connection, read).await? else {
             return Err(RedriveError::NotStarted(name.clone()));
         };
         Ok(Generation::of(read, self.role))
@@ -365,6 +367,9 @@ impl Redriver<'_> {
             ),
             None => None,
         };
+        if let Some(role) = &projection.role {
+            transaction::act_as(connection, role).await?;
+        }
         let handled = effects(
             connection,
             projection,

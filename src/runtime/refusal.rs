@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::apply::Part;
 use crate::store::position::Stored;
-use crate::store::{self, generation as generations, position};
+use crate::store::{self, generation as generations, position, transaction};
 use crate::types::{NextOffset, TopicPartition};
 
 /// Why positions did not move.
@@ -66,11 +66,9 @@ pub(crate) async fn why_refused(
     let Some(generation) = parts.first().map(|part| part.claim.generation) else {
         return Ok(Refusal::TransactionEnded);
     };
-    if let Some((live, operation)) = store::projection::read(connection, projection).await?
+    if let Some((live, operation)) = store::projection::read_alone(connection, projection).await?
         && live.generation != generation
-        && generations::building(connection, projection, generation)
-            .await?
-            .is_none()
+        && !is_building(connection, projection, generation).await?
     {
         return Ok(Refusal::Reset { operation });
     }
@@ -83,6 +81,17 @@ pub(crate) async fn why_refused(
         .into_iter()
         .next()
         .unwrap_or(Refusal::TransactionEnded))
+}
+
+async fn is_building(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+) -> Result<bool, store::Error> {
+    transaction::begin_alone(connection).await?;
+    let building = generations::building(connection, projection, generation).await;
+    let building = transaction::end_alone(connection, building).await?;
+    Ok(building.is_some())
 }
 
 fn is_of(row: &Stored, partition: &TopicPartition) -> bool {

@@ -11,9 +11,10 @@ use uuid::Uuid;
 use super::reset::topic_ids;
 use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
+use crate::store::generation::Beside;
 use crate::store::operation::Operation;
 use crate::store::position::Stood;
-use crate::store::{self, Timeouts, operation, position, skipped, transaction};
+use crate::store::{self, Timeouts, generation, operation, position, skipped, transaction};
 use crate::types::TopicPartition;
 
 /// Why positions were not moved. Nothing has changed then.
@@ -38,6 +39,15 @@ pub(crate) enum RepositionError {
         high: i64,
         to: i64,
     },
+    #[error(
+        "the live generation stands at {live} in {partition}: a build does not pass it, so it can skip up to there"
+    )]
+    BeyondLive {
+        partition: TopicPartition,
+        live: i64,
+    },
+    #[error("no generation of `{0}` is being built; without --build the live one skips")]
+    NotBuilding(String),
     #[error(
         "topic {0} is the one that was read so far, and no partition of it was found to be another log: there is nothing to accept"
     )]
@@ -109,13 +119,20 @@ impl<'a> Operator<'a> {
     }
 }
 
+/// Whose position is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    Live,
+    /// The generation that is being built.
+    Build,
+}
+
 /// Leaves out the records from a partition's position up to, without, `to`. The range is recorded.
 pub(crate) async fn skip(
     connection: &mut PgConnection,
     cluster: &Cluster,
     projection: &str,
-    partition: &TopicPartition,
-    to: i64,
+    (of, partition, to): (Of, &TopicPartition, i64),
     operator: Operator<'_>,
 ) -> Result<Repositioned, RepositionError> {
     // Asked before the transaction: no question to Kafka under a lock.
@@ -128,18 +145,20 @@ pub(crate) async fn skip(
         });
     }
     begin(connection, "skip", projection, operator).await?;
-    let done = skip_in(connection, projection, partition, to, operator).await;
+    let done = skip_in(connection, projection, (of, partition, to), operator).await;
     end(connection, done, AROUND_COMMIT).await
 }
 
 async fn skip_in(
     connection: &mut PgConnection,
     projection: &str,
-    partition: &TopicPartition,
-    to: i64,
+    (of, partition, to): (Of, &TopicPartition, i64),
     operator: Operator<'_>,
 ) -> Result<Repositioned, RepositionError> {
-    let (generation, rows) = lock(connection, projection, partition.topic()).await?;
+    let (generation, rows) = match of {
+        Of::Live => lock(connection, projection, partition.topic()).await?,
+        Of::Build => lock_build(connection, projection, partition, to).await?,
+    };
     let Some(stood) = rows.iter().find(|p| p.partition == partition.partition()) else {
         return Err(RepositionError::NoPosition {
             projection: projection.to_owned(),
@@ -162,7 +181,7 @@ async fn skip_in(
         "skip",
         projection,
         operator,
-        json!({ "partition": partition.to_string(), "to": to }),
+        json!({ "partition": partition.to_string(), "to": to, "generation": generation }),
         (std::slice::from_ref(stood), std::slice::from_ref(&moved)),
     )
     .await?;
@@ -267,6 +286,13 @@ async fn accept_in(
     for row in &after {
         position::move_by_hand(connection, projection, generation, row).await?;
     }
+    if accept.same_log {
+        let beside = generation::beside(connection, projection).await?;
+        let beside: Vec<i32> = beside.iter().map(|beside| beside.number).collect();
+        let incarnation = after.iter().map(|row| row.incarnation).max().unwrap_or(1);
+        let id = accept.topic_id;
+        position::same_log(connection, projection, &beside, topic, incarnation, id).await?;
+    }
     Ok(Repositioned { operation, moved })
 }
 
@@ -357,6 +383,38 @@ async fn lock(
     };
     let rows = position::lock(connection, projection, live.generation, topic).await?;
     Ok((live.generation, rows))
+}
+
+/// The same of the generation that is being built: under its own generation lock, so that the live one goes on. It stays
+/// behind that.
+async fn lock_build(
+    connection: &mut PgConnection,
+    projection: &str,
+    partition: &TopicPartition,
+    to: i64,
+) -> Result<(i32, Vec<Stood>), RepositionError> {
+    let building = |beside: Vec<Beside>| beside.into_iter().find(Beside::is_building);
+    let none = || RepositionError::NotBuilding(projection.to_owned());
+    let seen = building(generation::beside(connection, projection).await?).ok_or_else(none)?;
+    transaction::lock_generation(connection, &seen.schema_name).await?;
+    let Some(live) = store::projection::lock(connection, projection).await? else {
+        return Err(RepositionError::NotStarted(projection.to_owned()));
+    };
+    let now = building(generation::beside(connection, projection).await?);
+    if now.is_none_or(|now| now.number != seen.number) {
+        return Err(none());
+    }
+    let marks = position::marks(connection, projection, &[live.generation]).await?;
+    let stands = marks.iter().find(|mark| mark.of() == *partition);
+    let stands = stands.map_or(0, |mark| mark.next_offset);
+    if to > stands {
+        return Err(RepositionError::BeyondLive {
+            partition: partition.clone(),
+            live: stands,
+        });
+    }
+    let rows = position::lock(connection, projection, seen.number, partition.topic()).await?;
+    Ok((seen.number, rows))
 }
 
 /// Records who did what, with the positions before and after (I2).

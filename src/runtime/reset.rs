@@ -163,7 +163,7 @@ pub(crate) async fn plan(
         return Err(ResetError::WritesElsewhere(projection.name.clone()));
     }
     let name = &projection.name;
-    let Some((live, _)) = store::projection::read(connection, name).await? else {
+    let Some((live, _)) = store::projection::read_alone(connection, name).await? else {
         return Err(ResetError::NotStarted(name.clone()));
     };
     allowed(connection, projection, &live).await?;
@@ -193,7 +193,7 @@ pub(crate) async fn plan(
     Ok(ResetPlan {
         generation: live.generation,
         tables: schema::tables(connection, live.schema_oid).await?,
-        left_behind: dead_letter::unreachable(connection, name, live.generation, &begin, &[])
+        left_behind: dead_letter::unreachable(connection, name, live.generation, &begin, &[], None)
             .await?,
         topic_ids,
         shorter: shorter(&logs, &marks),

@@ -158,6 +158,15 @@ pub(crate) async fn run(
         helpers.spawn(service.retention(helpers_stop.clone()).run());
     }
     helpers.spawn(service.housekeeping(helpers_stop.clone()).run());
+    if let Some(registry) = service.registry.clone() {
+        let stop = helpers_stop.clone();
+        helpers.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                never = registry.watch() => match never {},
+            }
+        });
+    }
     // Each on its own: one whose topic is missing keeps no other waiting.
     let mut tasks = JoinSet::new();
     for projection in projections {
@@ -223,7 +232,7 @@ impl Service {
         board: Board,
         stop: CancellationToken,
     ) -> Result<Self, Error> {
-        let database = Database::new(&config.postgres_url, config.timeouts)?;
+        let database = Database::new(&config.postgres_url, config.timeouts)?.pooled(config.pooled);
         let registry = config.schema_registry.clone();
         let registry = registry.map(|settings| Registry::new(settings, database.clone()));
         Ok(Self {
@@ -398,7 +407,11 @@ impl Service {
     /// Only where a rebalance has two halves and a member comes back without one.
     async fn look_for_unattended(&self, projection: &Projection, member: &Member) -> Infallible {
         let config = &self.config;
-        if config.group_instance_id.is_none() || config.group_protocol != GroupProtocol::Classic {
+        // Behind a pooler no session says whether an owner is there.
+        if config.group_instance_id.is_none()
+            || config.group_protocol != GroupProtocol::Classic
+            || config.pooled
+        {
             return std::future::pending().await;
         }
         attendance::look(&self.database, &projection.name, member).await

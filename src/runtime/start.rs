@@ -39,7 +39,7 @@ pub(super) async fn changed(
     connection: &mut PgConnection,
     projection: &Projection,
 ) -> Result<Vec<&'static str>, Error> {
-    let Some((live, _)) = store::projection::read(connection, &projection.name).await? else {
+    let Some((live, _)) = store::projection::read_alone(connection, &projection.name).await? else {
         return Ok(Vec::new());
     };
     let made = made(projection);
@@ -66,7 +66,7 @@ pub(super) async fn ensure(
     projection: &Projection,
     timeouts: &Timeouts,
 ) -> Result<bool, Error> {
-    if store::projection::read(connection, &projection.name)
+    if store::projection::read_alone(connection, &projection.name)
         .await?
         .is_some()
     {
@@ -117,7 +117,8 @@ async fn create(
     if store::projection::read(connection, name).await?.is_some() {
         return Ok(false); // another process was faster
     }
-    schema::create(connection, name, &projection.setup, &projection.seed).await?;
+    let (setup, seed) = (&projection.setup, &projection.seed);
+    schema::create(connection, name, setup, seed, projection.role.as_deref()).await?;
     if let Some(gate_in) = &projection.gate_in {
         schema::holds_gate(connection, name, &gate_in.table, &gate_in.key).await?;
     }

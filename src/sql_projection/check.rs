@@ -59,7 +59,14 @@ pub(crate) async fn check(
     let scratch = format!("tidegate_check_{}", uuid::Uuid::new_v4().simple());
     let search_path = transaction::search_path(&scratch, &projection.search_path);
     transaction::begin(connection, &search_path, "tidegate check", timeouts).await?;
-    let made = schema::create(connection, &scratch, &projection.setup, &projection.seed).await;
+    let made = schema::create(
+        connection,
+        &scratch,
+        &projection.setup,
+        &projection.seed,
+        projection.role.as_deref(),
+    )
+    .await;
     let made = match (made, &projection.gate_in) {
         (Ok(()), Some(gate_in)) => {
             schema::holds_gate(connection, &scratch, &gate_in.table, &gate_in.key).await
@@ -112,7 +119,9 @@ pub(crate) async fn check(
 
 /// Where the statement of a script begins that fails, if Postgres gave no position: one by one.
 async fn failing(connection: &mut PgConnection, schema: &str, script: &str) -> Option<usize> {
-    schema::create(connection, schema, "", "").await.ok()?;
+    schema::create(connection, schema, "", "", None)
+        .await
+        .ok()?;
     for (start, statement) in statements(script)? {
         let done = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
             .execute(&mut *connection)

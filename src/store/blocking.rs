@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgConnection};
 
-use super::{Error, millis};
+use super::{Error, millis, transaction};
 
 const END: &str = include_str!("sql/blocking_end.sql");
 const WAITS: &str = include_str!("sql/blocking_waits.sql");
@@ -17,12 +17,14 @@ pub(crate) async fn end_stragglers(
     projection: &str,
     idle: Duration,
 ) -> Result<Vec<String>, Error> {
-    Ok(sqlx::query_scalar(END)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_scalar(END)
         .bind(owner)
         .bind(projection)
         .bind(millis(idle))
-        .fetch_all(connection)
-        .await?)
+        .fetch_all(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// A statement of this process that waits for somebody's lock.
@@ -36,8 +38,10 @@ pub(crate) struct Wait {
 
 /// What this process's claims and batches wait for.
 pub(crate) async fn waits(connection: &mut PgConnection, owner: &str) -> Result<Vec<Wait>, Error> {
-    Ok(sqlx::query_as(WAITS)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(WAITS)
         .bind(owner)
-        .fetch_all(connection)
-        .await?)
+        .fetch_all(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }

@@ -9,7 +9,7 @@ use sqlx::types::Json;
 use sqlx::{FromRow, PgConnection, Row};
 
 use super::position::{Expected, OfRecord};
-use super::{Error, hex, millis};
+use super::{Error, hex, millis, transaction};
 use crate::engine::parking::{Reason, Rejection};
 use crate::types::{Header, Record, RecordBuilder, TopicPartition};
 
@@ -203,13 +203,14 @@ pub(crate) async fn by_number(
 }
 
 /// Counts the waiting records that a generation does not meet which begins where `begin` says, in the log of that
-/// incarnation, and all of `thinned` topics.
+/// incarnation, and all of `thinned` topics; or those of one entity.
 pub(crate) async fn unreachable(
     connection: &mut PgConnection,
     projection: &str,
     generation: i32,
     begin: &[(TopicPartition, i32, i64)],
     thinned: &[&str],
+    entity: Option<&str>,
 ) -> Result<i64, Error> {
     let topic = |(partition, ..): &(TopicPartition, i32, i64)| partition.topic().to_owned();
     Ok(sqlx::query_scalar(UNREACHABLE)
@@ -230,6 +231,7 @@ pub(crate) async fn unreachable(
         )
         .bind(begin.iter().map(|(.., first)| *first).collect::<Vec<_>>())
         .bind(thinned)
+        .bind(entity)
         .fetch_one(connection)
         .await?)
 }
@@ -324,13 +326,15 @@ pub(crate) async fn failed(
     number: i64,
     rejection: &Rejection,
 ) -> Result<(), Error> {
-    sqlx::query(FAILED)
+    transaction::begin_alone(connection).await?;
+    let done = sqlx::query(FAILED)
         .bind(number)
         .bind(rejection.reason.name())
         .bind(&rejection.sqlstate)
         .bind(&rejection.detail)
-        .execute(connection)
-        .await?;
+        .execute(&mut *connection)
+        .await;
+    transaction::end_alone(connection, done).await?;
     Ok(())
 }
 
@@ -391,15 +395,17 @@ pub(crate) async fn list(
     filter: &Filter,
     max: i64,
 ) -> Result<Vec<Listed>, Error> {
-    Ok(sqlx::query_as(LIST)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(LIST)
         .bind(&filter.projection)
         .bind(&filter.entity)
         .bind(filter.reason.map(Reason::name))
         .bind(filter.number)
         .bind(filter.all)
         .bind(max)
-        .fetch_all(connection)
-        .await?)
+        .fetch_all(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// Waiting records of one reason.
@@ -414,7 +420,9 @@ pub(crate) struct Summary {
 
 /// Counts waiting records by projection and reason.
 pub(crate) async fn summary(connection: &mut PgConnection) -> Result<Vec<Summary>, Error> {
-    Ok(sqlx::query_as(SUMMARY).fetch_all(connection).await?)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(SUMMARY).fetch_all(&mut *connection).await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// Dead letters of a partition, whatever became of them.

@@ -52,6 +52,13 @@ impl Offsets {
             to: offset + 1,
         }
     }
+
+    /// Of columns that are topic, incarnation, partition and offset.
+    pub(super) fn of_row(row: &PgRow) -> Result<Self, Error> {
+        let topic: String = row.try_get(0)?;
+        let partition = TopicPartition::new(topic, row.try_get(2)?);
+        Ok(Self::of(&partition, row.try_get(1)?, row.try_get(3)?))
+    }
 }
 
 /// Records, as ranges that do not overlap.

@@ -43,6 +43,14 @@ impl Error {
         }
     }
 
+    /// Whether a statement that was prepared is not there any more, or is there already: somebody else's session.
+    pub(crate) fn is_of_a_pooler(&self) -> bool {
+        match self {
+            Self::Sql(error) => matches!(sqlstate(error).as_deref(), Some("26000" | "42P05")),
+            _ => false,
+        }
+    }
+
     /// Whether the connection can be used again, after a ROLLBACK.
     pub(crate) fn connection_is_usable(&self) -> bool {
         match self {
@@ -134,7 +142,8 @@ fn database_error(error: &sqlx::Error) -> Option<&PgDatabaseError> {
 pub(crate) fn describe(error: &sqlx::Error) -> String {
     let Some(error) = database_error(error) else {
         return match error {
-            sqlx::Error::Io(error) => format!("the connection to Postgres failed: {error}"),
+            sqlx::Error::Io(error) => not_connected(&error.to_string()),
+            sqlx::Error::Tls(error) => not_connected(&error.to_string()),
             other => other.to_string(),
         };
     };
@@ -143,6 +152,23 @@ pub(crate) fn describe(error: &sqlx::Error) -> String {
         let _ = write!(text, "; hint: {hint}");
     }
     text
+}
+
+/// What the connection says, and what a person can do about it.
+fn not_connected(error: &str) -> String {
+    let has = |words: &[&str]| words.iter().any(|word| error.contains(word));
+    let cure = if has(&["UnknownIssuer"]) {
+        "; nobody whom this process trusts has signed its certificate: name the file of its authority as `sslrootcert` in `postgres.url`"
+    } else if has(&["not valid for name", "NotValidForName"]) {
+        "; its certificate is for another name: write that one in `postgres.url`"
+    } else if has(&["expired", "Expired"]) {
+        "; its certificate has to be renewed"
+    } else if has(&["CertificateRequired", "certificate required"]) {
+        "; it wants a certificate of this process: name its files as `sslcert` and `sslkey` in `postgres.url`"
+    } else {
+        ""
+    };
+    format!("the connection to Postgres failed: {error}{cure}")
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use sqlx::{FromRow, PgConnection};
 
 use super::Error;
 use super::projection::Live;
+use crate::projection::ONLY_ENTITY;
 
 const INSERT: &str = include_str!("sql/generation_insert.sql");
 const NEXT: &str = include_str!("sql/generation_next.sql");
@@ -13,6 +14,7 @@ const SET_STATE: &str = include_str!("sql/generation_set_state.sql");
 const RENAME: &str = include_str!("sql/generation_rename.sql");
 const BUILDING: &str = include_str!("sql/generation_building.sql");
 const BESIDE: &str = include_str!("sql/generation_beside.sql");
+const PROGRESS: &str = include_str!("sql/rebuild_progress.sql");
 const REBUILD_LOCK: &str = include_str!("sql/rebuild_lock.sql");
 
 /// What a generation's tables and their content are made by.
@@ -148,6 +150,12 @@ impl Beside {
     pub(crate) fn is_building(&self) -> bool {
         self.state == State::Building.name()
     }
+
+    /// The only entity that it is built of.
+    pub(crate) fn entity(&self) -> Option<&str> {
+        let (_, entity) = self.definition.split_once(ONLY_ENTITY)?;
+        Some(entity)
+    }
 }
 
 /// Reads the generations that have a schema beside the live one's, the one that is being built first.
@@ -159,4 +167,19 @@ pub(crate) async fn beside(
         .bind(projection)
         .fetch_all(connection)
         .await?)
+}
+
+/// How far a build is in one partition.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Progress {
+    pub(crate) projection: String,
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) done: i64,
+    pub(crate) remaining: i64,
+}
+
+/// How far all builds are.
+pub(crate) async fn progress(connection: &mut PgConnection) -> Result<Vec<Progress>, Error> {
+    Ok(sqlx::query_as(PROGRESS).fetch_all(connection).await?)
 }

@@ -11,6 +11,7 @@ use crate::types::{Header, Message};
 
 const COPY: &str = include_str!("sql/held_copy.sql");
 const TAKE: &str = include_str!("sql/held_take.sql");
+const RECORDS: &str = include_str!("sql/held_records.sql");
 const EMPTY: &str = include_str!("sql/held_empty.sql");
 
 /// Keeps messages back, each with its record.
@@ -51,6 +52,12 @@ struct Held {
     header_names: Vec<String>,
     header_values: Vec<Option<Vec<u8>>>,
     message_partition: Option<i32>,
+}
+
+/// The records whose messages are kept back.
+pub(crate) async fn records(connection: &mut PgConnection) -> Result<Vec<Offsets>, Error> {
+    let rows = sqlx::query(RECORDS).fetch_all(connection).await?;
+    rows.iter().map(Offsets::of_row).collect()
 }
 
 /// Takes out what was kept back, and returns the messages whose records have their right to emit still (I5).

@@ -3,7 +3,7 @@
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{PgConnection, SqlSafeStr};
 
-use super::Error;
+use super::{Error, transaction};
 
 const MIGRATIONS: [(i64, &str, &str); 11] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
@@ -95,6 +95,12 @@ pub(crate) async fn migrate(mut connection: PgConnection) -> Result<(), Error> {
 
 /// Compares the database with this binary, without changing anything.
 pub(crate) async fn state(connection: &mut PgConnection) -> Result<State, Error> {
+    transaction::begin_alone(connection).await?;
+    let read = read(connection).await;
+    transaction::end_alone(connection, read).await
+}
+
+async fn read(connection: &mut PgConnection) -> Result<State, Error> {
     let known = MIGRATIONS.last().map_or(0, |(version, ..)| *version);
     let exists: bool =
         sqlx::query_scalar("SELECT pg_catalog.to_regclass('tidegate.migration') IS NOT NULL")

@@ -9,6 +9,7 @@ pub(crate) mod compare;
 mod copy;
 pub(crate) mod dead_letter;
 mod emission;
+pub(crate) mod entity;
 mod error;
 pub(crate) mod gate;
 pub(crate) mod generation;
@@ -72,6 +73,8 @@ impl Timeouts {
 pub(crate) struct Database {
     options: PgConnectOptions,
     pub(crate) timeouts: Timeouts,
+    /// A pooler is in between, and each transaction may run in another session.
+    pub(crate) pooled: bool,
 }
 
 impl Database {
@@ -81,7 +84,20 @@ impl Database {
         let options = PgConnectOptions::from_str(url)
             .map_err(Error::from)?
             .disable_statement_logging();
-        Ok(Self { options, timeouts })
+        Ok(Self {
+            options,
+            timeouts,
+            pooled: false,
+        })
+    }
+
+    /// By way of a pooler in transaction mode, if so: no statement stays prepared from one transaction to the next.
+    pub(crate) fn pooled(mut self, pooled: bool) -> Self {
+        if pooled {
+            self.options = self.options.statement_cache_capacity(0);
+        }
+        self.pooled = pooled;
+        self
     }
 
     /// The same server's database of another name.
@@ -89,6 +105,7 @@ impl Database {
         Self {
             options: self.options.clone().database(name),
             timeouts: self.timeouts,
+            pooled: self.pooled,
         }
     }
 

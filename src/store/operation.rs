@@ -4,7 +4,7 @@ use serde_json::Value;
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::Error;
+use super::{Error, transaction};
 
 const DISCARD: &str = include_str!("sql/operation_discard.sql");
 const READ: &str = include_str!("sql/operation_read.sql");
@@ -57,10 +57,12 @@ pub(crate) async fn read(
     connection: &mut PgConnection,
     id: Uuid,
 ) -> Result<Option<Recorded>, Error> {
-    Ok(sqlx::query_as(READ)
+    transaction::begin_alone(connection).await?;
+    let read = sqlx::query_as(READ)
         .bind(id)
-        .fetch_optional(connection)
-        .await?)
+        .fetch_optional(&mut *connection)
+        .await;
+    transaction::end_alone(connection, read).await
 }
 
 /// How a dead letter was given up.

@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::Error;
 use super::copy::{self, Copy};
+use super::{Error, transaction};
 use crate::types::Message;
 
 const NUMBER: &str = include_str!("sql/outbox_number.sql");
@@ -104,7 +104,9 @@ impl Status {
 
 /// Reads all streams, where relays are with them, and what stands in their way.
 pub(crate) async fn status(connection: &mut PgConnection) -> Result<Vec<Status>, Error> {
-    Ok(sqlx::query_as(STATUS).fetch_all(connection).await?)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(STATUS).fetch_all(&mut *connection).await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// Numbers and stores the messages of a batch, in order. All have one source.

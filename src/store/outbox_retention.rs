@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{FromRow, PgConnection};
 
-use super::{Error, millis};
+use super::{Error, millis, transaction};
 
 const REMOVABLE: &str = include_str!("sql/outbox_removable.sql");
 const REMOVE: &str = include_str!("sql/outbox_remove.sql");
@@ -17,11 +17,13 @@ pub(crate) async fn removable(
     owner: &str,
     keep: Duration,
 ) -> Result<Vec<String>, Error> {
-    Ok(sqlx::query_scalar(REMOVABLE)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_scalar(REMOVABLE)
         .bind(owner)
         .bind(millis(keep))
-        .fetch_all(connection)
-        .await?)
+        .fetch_all(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }
 
 #[derive(Debug, FromRow)]

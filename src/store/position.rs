@@ -17,6 +17,7 @@ const RELEASE: &str = include_str!("sql/position_release.sql");
 const STATUS: &str = include_str!("sql/position_status.sql");
 const LOCK: &str = include_str!("sql/position_lock.sql");
 const MOVE: &str = include_str!("sql/position_move.sql");
+const SAME_LOG: &str = include_str!("sql/position_same_log.sql");
 const RESUME: &str = include_str!("sql/position_resume.sql");
 const RESET: &str = include_str!("sql/position_reset.sql");
 const HISTORY: &str = include_str!("sql/position_history.sql");
@@ -227,11 +228,13 @@ pub(crate) async fn read(
     projection: &str,
     generation: i32,
 ) -> Result<Vec<Stored>, Error> {
-    Ok(sqlx::query_as(READ)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(READ)
         .bind(projection)
         .bind(generation)
-        .fetch_all(connection)
-        .await?)
+        .fetch_all(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// How a partition fares, as its owner sees it.
@@ -263,6 +266,7 @@ pub(crate) async fn set_condition(
     condition: Condition,
     cause: &str,
 ) -> Result<bool, Error> {
+    transaction::begin_alone(connection).await?;
     let done = sqlx::query(CONDITION)
         .bind(projection)
         .bind(claim.generation)
@@ -280,8 +284,9 @@ pub(crate) async fn set_condition(
                 .collect::<String>(),
         )
         .bind(condition == Condition::HaltedInDoubt)
-        .execute(connection)
-        .await?;
+        .execute(&mut *connection)
+        .await;
+    let done = transaction::end_alone(connection, done).await?;
     Ok(done.rows_affected() == 1)
 }
 
@@ -292,7 +297,8 @@ pub(crate) async fn release(
     generation: i32,
     claims: &[(&TopicPartition, &Claim)],
 ) -> Result<(), Error> {
-    sqlx::query(RELEASE)
+    transaction::begin_alone(connection).await?;
+    let done = sqlx::query(RELEASE)
         .bind(projection)
         .bind(generation)
         .bind(claims.iter().map(|(p, _)| p.topic()).collect::<Vec<_>>())
@@ -304,8 +310,9 @@ pub(crate) async fn release(
         )
         .bind(claims.iter().map(|(_, c)| c.epoch).collect::<Vec<_>>())
         .bind(claims.iter().map(|(_, c)| c.token).collect::<Vec<_>>())
-        .execute(connection)
-        .await?;
+        .execute(&mut *connection)
+        .await;
+    transaction::end_alone(connection, done).await?;
     Ok(())
 }
 
@@ -393,6 +400,26 @@ pub(crate) struct Stood {
     pub(crate) epoch: i64,
     /// Its log was found to be another one than was applied.
     pub(crate) in_doubt: bool,
+}
+
+/// Takes a topic for the same log in other generations that have read it under this incarnation.
+pub(crate) async fn same_log(
+    connection: &mut PgConnection,
+    projection: &str,
+    generations: &[i32],
+    topic: &str,
+    incarnation: i32,
+    topic_id: Option<Uuid>,
+) -> Result<(), Error> {
+    sqlx::query(SAME_LOG)
+        .bind(projection)
+        .bind(generations)
+        .bind(topic)
+        .bind(incarnation)
+        .bind(topic_id)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Locks the positions of one topic.

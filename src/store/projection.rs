@@ -3,7 +3,7 @@
 use sqlx::postgres::types::Oid;
 use sqlx::{FromRow, PgConnection, Row};
 
-use super::Error;
+use super::{Error, transaction};
 
 const READ: &str = include_str!("sql/projection_read.sql");
 const SHARE: &str = include_str!("sql/projection_share.sql");
@@ -46,6 +46,16 @@ pub(crate) async fn read(
         .transpose()
 }
 
+/// The same where no transaction is open.
+pub(crate) async fn read_alone(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<(Live, String)>, Error> {
+    transaction::begin_alone(connection).await?;
+    let read = read(connection, name).await;
+    transaction::end_alone(connection, read).await
+}
+
 /// Reads for a claim: stays as read until the claim commits.
 pub(crate) async fn share(
     connection: &mut PgConnection,
@@ -67,7 +77,9 @@ pub(crate) async fn lock(connection: &mut PgConnection, name: &str) -> Result<Op
 
 /// All projections by name, and whether they are paused.
 pub(crate) async fn desired(connection: &mut PgConnection) -> Result<Vec<(String, bool)>, Error> {
-    Ok(sqlx::query_as(DESIRED).fetch_all(connection).await?)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(DESIRED).fetch_all(&mut *connection).await;
+    transaction::end_alone(connection, answer).await
 }
 
 pub(crate) async fn insert(connection: &mut PgConnection, name: &str) -> Result<(), Error> {

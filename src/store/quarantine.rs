@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::Error;
+use super::{Error, transaction};
 
 const LIST: &str = include_str!("sql/quarantine_list.sql");
 const MESSAGE: &str = include_str!("sql/quarantine_message.sql");
@@ -69,7 +69,8 @@ pub(crate) async fn list(
     filter: &Filter,
     limit: i64,
 ) -> Result<Vec<Listed>, Error> {
-    Ok(sqlx::query_as(LIST)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(LIST)
         .bind(&filter.stream)
         .bind(filter.number)
         .bind(&filter.topic)
@@ -77,8 +78,9 @@ pub(crate) async fn list(
         .bind(&filter.reason)
         .bind(filter.all)
         .bind(limit)
-        .fetch_all(connection)
-        .await?)
+        .fetch_all(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// Reads one message with its bytes.
@@ -86,11 +88,13 @@ pub(crate) async fn message(
     connection: &mut PgConnection,
     place: &Place,
 ) -> Result<Message, Error> {
-    Ok(sqlx::query_as(MESSAGE)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(MESSAGE)
         .bind(&place.stream)
         .bind(place.number)
-        .fetch_one(connection)
-        .await?)
+        .fetch_one(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// Keeps relays away from the streams of these messages until the transaction ends.

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::Connection as _;
 use uuid::Uuid;
 
-use super::{Database, Error, within};
+use super::{Database, Error, transaction, within};
 
 const REMEMBER: &str = include_str!("sql/registry_schema_remember.sql");
 
@@ -28,13 +28,14 @@ pub(crate) async fn remember(
 ) -> Result<Remembered, Error> {
     let mut connection = database.connect("tidegate registry").await?;
     let asked = async {
+        transaction::begin_alone(&mut connection).await?;
         let row = sqlx::query_as(REMEMBER)
             .bind(registry)
             .bind(i64::from(id))
             .bind(fingerprint)
             .fetch_one(&mut connection)
             .await;
-        row.map_err(Error::from)
+        transaction::end_alone(&mut connection, row).await
     };
     let limit = database.timeouts.statement;
     let (remembered, first_seen): (Uuid, DateTime<Utc>) =

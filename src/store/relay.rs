@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{FromRow, PgConnection, Row};
 use uuid::Uuid;
 
-use super::{Error, millis};
+use super::{Error, millis, transaction};
 
 const LOOK: &str = include_str!("sql/relay_look.sql");
 const TAKE: &str = include_str!("sql/relay_take.sql");
@@ -54,13 +54,15 @@ pub(crate) async fn look(
     cursors: &[Cursor<'_>],
     for_free: bool,
 ) -> Result<Work, Error> {
-    let found: Vec<Option<String>> = sqlx::query_scalar(LOOK)
+    transaction::begin_alone(connection).await?;
+    let found = sqlx::query_scalar(LOOK)
         .bind(cursors.iter().map(|c| c.stream).collect::<Vec<_>>())
         .bind(cursors.iter().map(|c| c.behind).collect::<Vec<_>>())
         .bind(for_free)
         .bind(owner)
-        .fetch_all(connection)
-        .await?;
+        .fetch_all(&mut *connection)
+        .await;
+    let found: Vec<Option<String>> = transaction::end_alone(connection, found).await?;
     Ok(Work {
         free: found.contains(&None),
         streams: found.into_iter().flatten().collect(),

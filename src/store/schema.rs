@@ -9,6 +9,7 @@ use super::{Error, transaction};
 
 const BOOKKEEPING: &str = include_str!("sql/schema_bookkeeping.sql");
 const GATE_IN: &str = include_str!("sql/schema_gate_in.sql");
+const GRANTS: &str = include_str!("sql/schema_grant_role.sql");
 const TABLES: &str = include_str!("sql/schema_tables.sql");
 const RELATIONS: &str = include_str!("sql/schema_relations.sql");
 const WRITTEN_OUTSIDE: &str = include_str!("sql/schema_written_outside.sql");
@@ -49,6 +50,7 @@ pub(crate) async fn create(
     schema: &str,
     setup: &str,
     seed: &str,
+    role: Option<&str>,
 ) -> Result<(), Problem> {
     let exists: bool = sqlx::query_scalar(
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)",
@@ -82,6 +84,9 @@ pub(crate) async fn create(
             return Err(Problem::Seeded(table.name));
         }
     }
+    if let Some(role) = role {
+        admit(connection, schema, role).await?;
+    }
     run_user_sql(connection, "seed", seed).await
 }
 
@@ -112,6 +117,19 @@ pub(crate) async fn holds_gate(
         ),
     };
     Err(Problem::HoldsNoGate(problem))
+}
+
+/// Gives a role what a handler needs of a schema's tables, and nothing of the bookkeeping.
+async fn admit(connection: &mut PgConnection, schema: &str, role: &str) -> Result<(), Problem> {
+    let grants = GRANTS.replace("{schema}", schema).replace("{role}", role);
+    let granted = sqlx::raw_sql(AssertSqlSafe(grants))
+        .execute(connection)
+        .await;
+    granted.map_err(|error| Problem::UserSql {
+        what: "granting the tables to `role`",
+        error,
+    })?;
+    Ok(())
 }
 
 /// All relations must share the durability of the position (I1).

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgConnection};
 
-use super::Error;
+use super::{Error, transaction};
 
 const FACTS: &str = include_str!("sql/server_facts.sql");
 const PRIVILEGES: &str = include_str!("sql/server_privileges.sql");
@@ -33,12 +33,18 @@ pub(crate) struct Facts {
 }
 
 pub(crate) async fn facts(connection: &mut PgConnection) -> Result<Facts, Error> {
-    Ok(sqlx::query_as(FACTS).fetch_one(connection).await?)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(FACTS).fetch_one(&mut *connection).await;
+    transaction::end_alone(connection, answer).await
 }
 
 /// What the role lacks. To be asked of a database that is migrated.
 pub(crate) async fn missing_privileges(
     connection: &mut PgConnection,
 ) -> Result<Vec<String>, Error> {
-    Ok(sqlx::query_scalar(PRIVILEGES).fetch_all(connection).await?)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_scalar(PRIVILEGES)
+        .fetch_all(&mut *connection)
+        .await;
+    transaction::end_alone(connection, answer).await
 }

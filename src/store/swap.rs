@@ -13,6 +13,7 @@ const SIZE: &str = include_str!("sql/schema_size.sql");
 const GRANTS: &str = include_str!("sql/schema_grants.sql");
 const UNPROTECTED: &str = include_str!("sql/schema_unprotected.sql");
 const TOUCHED: &str = include_str!("sql/schema_touched.sql");
+const CATALOG: &str = include_str!("sql/schema_catalog.sql");
 const OBJECTS: &str = include_str!("sql/schema_objects.sql");
 
 /// Something depends on what is to be dropped.
@@ -76,6 +77,14 @@ pub(crate) async fn touched(
     Ok(sqlx::query_scalar(TOUCHED)
         .bind(schema)
         .fetch_optional(connection)
+        .await?)
+}
+
+/// What the catalog says of a schema, to be compared with what it says later.
+pub(crate) async fn catalog(connection: &mut PgConnection, schema: Oid) -> Result<String, Error> {
+    Ok(sqlx::query_scalar(CATALOG)
+        .bind(schema)
+        .fetch_one(connection)
         .await?)
 }
 

@@ -59,6 +59,33 @@ pub(crate) async fn begin_guarded<'c>(
     Ok(transaction)
 }
 
+/// Begins a transaction for a statement that would need none. A pooler in transaction mode wants it: a statement is
+/// prepared in one turn and run in another, and between two transactions that may be another server process.
+pub(crate) async fn begin_alone(connection: &mut PgConnection) -> Result<(), Error> {
+    sqlx::raw_sql("BEGIN").execute(connection).await?;
+    Ok(())
+}
+
+/// Ends it, whatever came of the statement.
+pub(crate) async fn end_alone<T, E: Into<Error>>(
+    connection: &mut PgConnection,
+    answer: Result<T, E>,
+) -> Result<T, Error> {
+    match answer.map_err(Into::into) {
+        Ok(answer) => {
+            commit(connection).await?;
+            Ok(answer)
+        }
+        Err(error) => {
+            // What cannot be rolled back is thrown away by whoever has it.
+            if error.connection_is_usable() {
+                let _ = rollback(connection).await;
+            }
+            Err(error)
+        }
+    }
+}
+
 /// Begins a transaction that sees one moment, to read what must fit together.
 pub(crate) async fn begin_snapshot(connection: &mut PgConnection) -> Result<(), Error> {
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -200,7 +227,16 @@ pub(crate) async fn is_still_in(
     }
 }
 
-/// Lifts the guard, sets again what a handler may have set, raises what deferred constraints have to say
+/// From here on this role does what is done, until [`settle_effects`].
+pub(crate) async fn act_as(connection: &mut PgConnection, role: &str) -> Result<(), Error> {
+    sqlx::query("SELECT pg_catalog.set_config('role', $1, true)")
+        .bind(role)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Lifts the guard, sets again what a handler may have set (the role too), raises what deferred constraints have to say
 /// now, where it can still be told from a failed COMMIT, and returns the id of the transaction we are
 /// in: none or another one if the handler has ended ours.
 pub(crate) async fn settle_effects(
@@ -208,9 +244,9 @@ pub(crate) async fn settle_effects(
     synchronous_commit: bool,
 ) -> sqlx::Result<Option<String>> {
     let settle = if synchronous_commit {
-        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
+        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = on; SET CONSTRAINTS ALL IMMEDIATE; RESET ROLE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
     } else {
-        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = off; SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
+        "CLOSE tidegate_guard; SET LOCAL synchronous_commit = off; SET CONSTRAINTS ALL IMMEDIATE; RESET ROLE; SELECT pg_catalog.pg_current_xact_id_if_assigned()::text"
     };
     let settled = sqlx::raw_sql(settle).fetch_one(connection).await;
     match settled {

@@ -140,6 +140,16 @@ pub(crate) const PROJECTION_PAUSED: Metric = of_now(
     PROJECTION,
     "1 if an operator has paused the projection",
 );
+pub(crate) const REBUILD_DONE_RECORDS: Metric = of_now(
+    "tidegate_rebuild_done_records",
+    PARTITION,
+    "Offsets that a rebuild under way has read",
+);
+pub(crate) const REBUILD_LEFT_RECORDS: Metric = of_now(
+    "tidegate_rebuild_left_records",
+    PARTITION,
+    "Offsets that it has yet to read, up to where the live tables stand",
+);
 pub(crate) const PARKED_RECORDS: Metric = of_now(
     "tidegate_parked_records",
     &["projection", "reason"],
@@ -333,6 +343,8 @@ pub(crate) const ALL: &[Metric] = &[
     LOG_START_DISTANCE_RECORDS,
     RETENTION_RUNWAY_SECONDS,
     PROJECTION_PAUSED,
+    REBUILD_DONE_RECORDS,
+    REBUILD_LEFT_RECORDS,
     PARKED_RECORDS,
     PARKED_OLDEST_AGE_SECONDS,
     OUTBOX_UNSENT_MESSAGES,

@@ -121,11 +121,15 @@ impl Record {
 
     /// Bytes held, for bounding a batch.
     pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + self.headers_size()
+    }
+
+    /// Bytes of the names and values of all headers.
+    pub(crate) fn headers_size(&self) -> usize {
         let headers = self.headers.iter();
-        self.bytes.len()
-            + headers
-                .map(|h| h.name.len() + h.value.as_ref().map_or(0, Vec::len))
-                .sum::<usize>()
+        headers
+            .map(|h| h.name.len() + h.value.as_ref().map_or(0, Vec::len))
+            .sum()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::harness::{Expected, LONG, World, wait_until};
 
 // I1, I5: the same tables and the same messages, with the same ids, keys, payloads and numbers.
 #[test]
-fn however_a_stream_is_cut_tables_and_messages_are_the_same() {
+pub(crate) fn however_a_stream_is_cut_tables_and_messages_are_the_same() {
     let whole = World::ledger(3);
     whole.stream().produce(900);
     let mut results: Vec<(usize, Expected)> = Vec::new();

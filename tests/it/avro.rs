@@ -1,10 +1,9 @@
-//! Values in Avro, and the registry that knows their schemas: what a value becomes, and what happens while nobody
-//! says what it was written with.
+//! Values in Avro, and the schemas that a registry knows: what a value becomes.
 
 use apache_avro::types::Value as AvroValue;
 use serde_json::{Value, json};
 
-use crate::harness::{LONG, Mood, SchemaRegistry, World, wait_until};
+use crate::harness::{LONG, SchemaRegistry, World, wait_until};
 
 const PROJECTIONS: &str = r#"
 [projections.score]
@@ -25,17 +24,17 @@ ON CONFLICT (account) DO UPDATE SET seq = excluded.seq, note = excluded.note"""
 
 const SETUP: &str = "CREATE TABLE score (account text PRIMARY KEY, seq bigint NOT NULL, note text)";
 
-const SCORE: &str = r#"{"type": "record", "name": "Score", "fields": [
+pub(crate) const SCORE: &str = r#"{"type": "record", "name": "Score", "fields": [
     {"name": "account", "type": "string"}, {"name": "seq", "type": "long"},
     {"name": "note", "type": ["null", "string"], "default": null}]}"#;
 
 /// As it was before there were notes, and with a field that nobody reads any more.
-const OLD_SCORE: &str = r#"{"type": "record", "name": "Score", "fields": [
+pub(crate) const OLD_SCORE: &str = r#"{"type": "record", "name": "Score", "fields": [
     {"name": "seq", "type": "int"}, {"name": "gone", "type": {"type": "array", "items": "string"}},
     {"name": "account", "type": "string"}]}"#;
 
 /// A datum as the library writes it, behind Confluent's frame.
-fn framed(id: u32, schema: &str, value: &Value) -> Vec<u8> {
+pub(crate) fn framed(id: u32, schema: &str, value: &Value) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend(id.to_be_bytes());
     bytes.extend(written(schema, value));
@@ -54,12 +53,12 @@ fn written(schema: &str, value: &Value) -> Vec<u8> {
     writer.write_value_to_vec(value).unwrap()
 }
 
-fn score(account: &str, seq: i64, note: &str) -> Value {
+pub(crate) fn score(account: &str, seq: i64, note: &str) -> Value {
     json!({"account": account, "seq": seq, "note": note})
 }
 
 /// The projection, and the registry it asks, which knows the id 1.
-fn world(partitions: i32, settings: &str) -> (World, SchemaRegistry) {
+pub(crate) fn world(partitions: i32, settings: &str) -> (World, SchemaRegistry) {
     let registry = SchemaRegistry::start();
     registry.register(1, SCORE);
     let settings = format!(
@@ -70,13 +69,13 @@ fn world(partitions: i32, settings: &str) -> (World, SchemaRegistry) {
     (World::new(partitions, &settings, &files), registry)
 }
 
-fn scores(world: &World) -> Vec<(String, i64, Option<String>)> {
+pub(crate) fn scores(world: &World) -> Vec<(String, i64, Option<String>)> {
     world
         .db
         .rows("SELECT account, seq, note FROM score.score ORDER BY account")
 }
 
-fn letters(world: &World) -> Vec<(i64, String, String)> {
+pub(crate) fn letters(world: &World) -> Vec<(i64, String, String)> {
     world.db.rows(
         "SELECT record_offset, reason, detail FROM tidegate.dead_letter ORDER BY record_offset",
     )
@@ -111,144 +110,6 @@ fn what_was_written_with_older_schemas_is_read_by_the_projections() {
         .one("SELECT count(*) FROM tidegate.registry_schema");
     assert_eq!(remembered, 2);
     world.tidegate(&["verify"]).expect(0);
-}
-
-// I10: the registry fails, is silent, or does not let us in. Whatever it is, nothing is parked; what is known goes on.
-#[test]
-fn a_registry_that_is_away_holds_up_only_what_it_is_needed_for() {
-    let (world, registry) = world(2, "");
-    let sender = world.sender();
-    sender.send(1, None, Some(&framed(1, SCORE, &score("known", 1, "x"))));
-    sender.flush();
-    let mut process = world.start("a");
-    world.wait_until_done(LONG);
-
-    registry.register(7, OLD_SCORE);
-    for mood in [
-        Mood::Fails(503),
-        Mood::Silent,
-        Mood::Fails(401),
-        Mood::Fails(404),
-    ] {
-        registry.set(mood);
-        let asked = registry.asked_for(7);
-        let seq = 2 + i64::try_from(asked).unwrap();
-        let old = json!({"seq": seq, "gone": [], "account": "waits"});
-        // Behind one that can be read.
-        sender.send(0, None, Some(&framed(1, SCORE, &score("before", seq, "x"))));
-        sender.send(0, None, Some(&framed(7, OLD_SCORE, &old)));
-        sender.send(1, None, Some(&framed(1, SCORE, &score("known", seq, "y"))));
-        sender.flush();
-        wait_until(LONG, "it asks again and again", || {
-            registry.asked_for(7) >= asked + 2
-        });
-        wait_until(LONG, "what is known is applied", || {
-            let of = |account: &str, applied: &[(String, i64, Option<String>)]| {
-                applied.iter().any(|row| row.0 == account && row.1 == seq)
-            };
-            let applied = scores(&world);
-            of("known", &applied) && (asked > 0 || of("before", &applied))
-        });
-    }
-    let (condition, cause) = world.condition("score", 0);
-    assert_eq!(condition, "retrying");
-    assert!(cause.contains("schema 7 cannot be asked for"), "{cause}");
-    assert_eq!(letters(&world), []);
-    registry.set(Mood::Good);
-    world.wait_until_done(LONG);
-    assert_eq!(scores(&world).len(), 3);
-    assert_eq!(letters(&world), []);
-    assert!(process.is_running());
-    world.tidegate(&["verify"]).expect(0);
-}
-
-// I10: only what all servers deny for longer than the grace is a record's fault. It is asked for once for all of them, and
-// a redrive applies it once it is there.
-#[test]
-fn an_id_that_nobody_knows_is_parked_after_its_grace_and_can_be_redriven() {
-    let (world, registry) = world(1, "unknown_grace = \"1s\"");
-    let sender = world.sender();
-    for seq in 1..=30_i64 {
-        let old = json!({"seq": seq, "gone": [], "account": format!("a-{seq}")});
-        sender.send(0, None, Some(&framed(999, OLD_SCORE, &old)));
-    }
-    sender.send(0, None, Some(&framed(1, SCORE, &score("b", 1, "x"))));
-    sender.flush();
-    let process = world.start("a");
-    wait_until(LONG, "it waits", || {
-        world
-            .condition("score", 0)
-            .1
-            .contains("does not know the schema id 999; waiting up to 1s")
-    });
-    world.wait_until_done(LONG);
-    let parked = letters(&world);
-    assert_eq!(parked.len(), 30);
-    assert!(parked.iter().all(|(_, reason, detail)| {
-        reason == "undecodable" && detail.contains("no schema with the id 999")
-    }));
-    assert!(registry.asked_for(999) < 20, "{}", registry.asked_for(999));
-    assert_eq!(scores(&world).len(), 1);
-    process.stop();
-
-    let redrive = ["dead-letters", "redrive", "score"];
-    world.tidegate(&redrive).expect(70);
-    assert_eq!(scores(&world).len(), 1);
-    registry.register(999, OLD_SCORE);
-    world.tidegate(&redrive).expect(0);
-    assert_eq!(scores(&world).len(), 31);
-    world.tidegate(&["verify"]).expect(0);
-}
-
-// I10: the first server has not read what another one registered a moment ago.
-#[test]
-fn a_server_that_lags_behind_is_no_verdict() {
-    let (mut world, registry) = world(1, "");
-    let behind = SchemaRegistry::start();
-    behind.set(Mood::LagsBehind);
-    world.change_projections(
-        &format!("url = \"{}\"", registry.url()),
-        &format!("url = \"{}/, {}\"", behind.url(), registry.url()),
-    );
-    let sender = world.sender();
-    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 1, "x"))));
-    sender.flush();
-    let _process = world.start("a");
-    world.wait_until_done(LONG);
-    assert_eq!((behind.asked_for(1), scores(&world).len()), (1, 1));
-}
-
-// I10: a registry that begins anew gives ids away that mean something else.
-#[test]
-fn a_registry_that_has_lost_its_data_halts_what_it_would_misread() {
-    let (world, registry) = world(1, "");
-    let sender = world.sender();
-    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 1, "x"))));
-    sender.flush();
-    let process = world.start("a");
-    world.wait_until_done(LONG);
-    process.stop();
-
-    registry.forget_all();
-    // One that reads the same bytes, as something else.
-    registry.register(1, &SCORE.replace("\"note\"", "\"remark\""));
-    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 2, "y"))));
-    sender.flush();
-    let process = world.start("b");
-    let cause = world.wait_until_halted("score", 0);
-    assert!(
-        cause.contains("offset 1: schema 1 of the registry is another one than it was on"),
-        "{cause}"
-    );
-    assert_eq!(letters(&world), []);
-    process.stop();
-
-    // It was restored, in another layout of the same text.
-    let pretty: Value = serde_json::from_str(SCORE).unwrap();
-    registry.register(1, &format!("{pretty:#}"));
-    let _process = world.start("c");
-    world.wait_until_done(LONG);
-    assert_eq!(scores(&world), [("a".to_owned(), 2, Some("y".to_owned()))]);
 }
 
 // I6, I10: whatever the bytes are, one record is parked, with what is wrong with it; the registry is not asked for nonsense.
@@ -353,42 +214,70 @@ fn a_schema_that_cannot_be_used_parks_its_records_and_says_why() {
     assert_eq!(references, 2);
 }
 
-// I10: credentials are sent, and never shown.
-#[test]
-fn credentials_are_sent_and_never_shown() {
-    let (world, registry) = world(1, "");
-    registry.lets_in("Bearer s3cr3t-token");
-    let sender = world.sender();
-    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 1, "x"))));
-    sender.flush();
-    let token = |token: &str| {
-        world
-            .launch("a")
-            .env("TIDEGATE__SCHEMA_REGISTRY__TOKEN", token)
-    };
-    let process = token("wr0ng-token").start();
-    wait_until(LONG, "it is not let in", || {
-        world.condition("score", 0).1.contains("401")
-    });
-    assert!(!process.log().contains("wr0ng-token"));
-    assert!(!world.condition("score", 0).1.contains("wr0ng-token"));
-    process.stop();
-    let process = token("s3cr3t-token").start();
-    world.wait_until_done(LONG);
-    process.stop();
+const KEY: &str =
+    r#"{"type": "record", "name": "Key", "fields": [{"name": "account", "type": "string"}]}"#;
 
-    registry.lets_in("Basic dXNlcjpwYXNz");
-    registry.register(2, OLD_SCORE);
-    let old = json!({"seq": 2, "gone": [], "account": "a"});
-    sender.send(0, None, Some(&framed(2, OLD_SCORE, &old)));
+// A deletion has no value that could name what is deleted.
+#[test]
+fn a_key_in_avro_names_the_entity_of_an_event_and_of_its_tombstone() {
+    let registry = SchemaRegistry::start();
+    registry.register(1, SCORE);
+    registry.register(2, KEY);
+    let entity = "entity   = \"key:/account\"\nkey_schema = \"key.avsc\"\ntombstones = \"event\"";
+    let projections = PROJECTIONS
+        .replace("entity   = \"/account\"", entity)
+        .replace("account = \"text\", ", "")
+        .replace("\"newest\"", "\"none\"")
+        .replace(
+            "SELECT account, _sequence, note FROM latest",
+            "SELECT _entity, _sequence, note FROM latest WHERE NOT _tombstone",
+        );
+    let deletion = "
+[[projections.score.apply]]
+sql = \"DELETE FROM score WHERE account IN (SELECT _entity FROM latest WHERE _tombstone)\"\n";
+    let settings = format!(
+        "[schema_registry]\nurl = \"{}\"\n{projections}{deletion}",
+        registry.url()
+    );
+    let files = [
+        ("score.sql", SETUP),
+        ("score.avsc", SCORE),
+        ("key.avsc", KEY),
+    ];
+    let world = World::new(1, &settings, &files);
+    world.tidegate(&["check"]).expect(0);
+    let sender = world.sender();
+    let key = |account: &str| framed(2, KEY, &json!({ "account": account }));
+    for (account, seq) in [("a", 1), ("b", 1), ("a", 2)] {
+        let value = framed(1, SCORE, &score("of the value", seq, "x"));
+        sender.send(0, Some(&key(account)), Some(&value));
+    }
+    sender.send(0, Some(&key("b")), None);
+    // What is no key parks its record, and so does a value that is none; that one's entity waits behind it.
+    sender.send(
+        0,
+        Some(b"plain"),
+        Some(&framed(1, SCORE, &score("c", 1, "x"))),
+    );
+    sender.send(0, Some(&key("a")), Some(b"plain"));
     sender.flush();
-    let _process = world
-        .launch("c")
-        .env("TIDEGATE__SCHEMA_REGISTRY__USER", "user")
-        .env("TIDEGATE__SCHEMA_REGISTRY__PASSWORD", "pass")
-        .start();
+    let _process = world.start("a");
     world.wait_until_done(LONG);
-    assert_eq!(scores(&world), [("a".to_owned(), 2, None)]);
+    assert_eq!(scores(&world), [("a".to_owned(), 2, Some("x".to_owned()))]);
+    assert_eq!((registry.asked_for(1), registry.asked_for(2)), (1, 1));
+    let parked: Vec<(i64, Option<String>, String)> = world.db.rows(
+        "SELECT record_offset, entity, detail FROM tidegate.dead_letter ORDER BY record_offset",
+    );
+    assert_eq!(parked.len(), 2, "{parked:?}");
+    assert_eq!((parked[0].0, &parked[0].1), (4, &None));
+    assert!(
+        parked[0]
+            .2
+            .starts_with("entity (`key:/account`): the key: it begins with the byte 0x70"),
+        "{parked:?}"
+    );
+    assert_eq!((parked[1].0, parked[1].1.as_deref()), (5, Some("a")));
+    world.tidegate(&["verify"]).expect(0);
 }
 
 const KINDS: &str = r#"

@@ -94,3 +94,36 @@ fn the_ledger_in_avro_comes_to_what_it_comes_to_in_json() {
     assert_eq!(payloads(found.messages), payloads(expected));
     in_avro.tidegate(&["verify"]).expect(0);
 }
+
+// I1, I5, I6: the demo in Avro, with a kill in the middle, comes to the fold that the one in JSON comes to.
+#[test]
+fn the_demo_is_exact_in_avro_with_a_real_registry() {
+    let registry = RegistryServer::start();
+    let world = World::ledger(1);
+    let demo = |registry: Option<&str>| {
+        let mut launch = world.launch("demo");
+        if let Some(url) = registry {
+            launch = launch.env("TIDEGATE__SCHEMA_REGISTRY__URL", url);
+        }
+        launch.output(&[
+            "demo",
+            "--format",
+            "avro",
+            "--events",
+            "3000",
+            "--partitions",
+            "3",
+        ])
+    };
+    let refused = demo(None).expect(78).stderr;
+    assert!(
+        refused.contains("TIDEGATE__SCHEMA_REGISTRY__URL is not set"),
+        "{refused}"
+    );
+    let told = demo(Some(&registry.url())).expect(0).stdout;
+    assert!(
+        told.contains("in Avro, by two versions of a schema"),
+        "{told}"
+    );
+    assert!(told.ends_with("EXACT\n"), "{told}");
+}

@@ -1,12 +1,11 @@
 //! A schema registry behind TLS that lets in whom it knows by a certificate. Certificates and server are OpenSSL's.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
-use crate::harness::{LONG, World, free_port, wait_until};
+use crate::harness::{Authority, LONG, World, free_port, wait_until};
 
 const PROJECTION: &str = r#"
 [schema_registry]
@@ -30,33 +29,6 @@ sql = "INSERT INTO words (word) SELECT word FROM events"
 const SCHEMA: &str =
     r#"{"type": "record", "name": "Word", "fields": [{"name": "word", "type": "string"}]}"#;
 
-#[track_caller]
-fn openssl(folder: &Path, arguments: &str) {
-    let output = Command::new("openssl")
-        .args(arguments.split_whitespace())
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "openssl {arguments}\n{errors}");
-}
-
-/// A certificate that the authority in the folder has signed.
-fn certificate(folder: &Path, name: &str) {
-    openssl(
-        folder,
-        &format!(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {name}.key -out {name}.csr -subj /CN={name}"
-        ),
-    );
-    openssl(
-        folder,
-        &format!(
-            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out {name}.pem -extfile names"
-        ),
-    );
-}
-
 /// Ends with the test.
 struct Server(Child);
 
@@ -74,23 +46,15 @@ fn a_registry_behind_tls_knows_us_by_our_certificate() {
     let files = [
         ("words.sql", "CREATE TABLE words (word text)"),
         ("word.avsc", SCHEMA),
-        ("names", "subjectAltName = IP:127.0.0.1\n"),
     ];
     let world = World::new(1, &PROJECTION.replace("@port@", &port.to_string()), &files);
     let folder = world.folder();
-    openssl(
-        folder,
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key -out ca.pem -subj /CN=ca -days 2",
-    );
+    let authority = Authority::new(folder, "ca");
     for name in ["server", "client"] {
-        certificate(folder, name);
+        authority.certify(name, "IP:127.0.0.1");
     }
-    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
-    fs::write(
-        folder.join("identity.pem"),
-        read("client.pem") + &read("client.key"),
-    )
-    .unwrap();
+    let identity_file = folder.join("identity.pem");
+    fs::copy(authority.bundle("client"), &identity_file).unwrap();
     let body = json!({ "schema": SCHEMA }).to_string();
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -129,16 +93,8 @@ fn a_registry_behind_tls_knows_us_by_our_certificate() {
     sender.flush();
 
     // A certificate that the authority has not signed.
-    let identity = read("identity.pem");
-    openssl(
-        folder,
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout other.key -out other.pem -subj /CN=client -days 2",
-    );
-    fs::write(
-        folder.join("identity.pem"),
-        read("other.pem") + &read("other.key"),
-    )
-    .unwrap();
+    let stranger = Authority::new(folder, "other");
+    fs::copy(stranger.bundle("other"), &identity_file).unwrap();
     let process = world.start("a");
     wait_until(LONG, "it is not let in", || {
         world
@@ -149,13 +105,12 @@ fn a_registry_behind_tls_knows_us_by_our_certificate() {
     process.stop();
     assert_eq!(world.parked(), 0);
 
-    fs::write(folder.join("identity.pem"), identity).unwrap();
+    fs::copy(authority.bundle("client"), &identity_file).unwrap();
     let _process = world.start("b");
     world.wait_until_done(LONG);
     let words: Vec<(String,)> = world.db.rows("SELECT word FROM words.words");
     assert_eq!(words, [("hello".to_owned(),)]);
-    let wrong = fs::write(folder.join("identity.pem"), "no certificate");
-    wrong.unwrap();
+    fs::write(&identity_file, "no certificate").unwrap();
     let refused = world.tidegate(&["check"]).expect(78).stderr;
     assert!(
         refused.contains("`schema_registry` cannot be used"),

@@ -101,7 +101,7 @@ fn position_and_effects_commit_together_wherever_a_batch_ends() {
 
 // I1, I3: nobody but the position says what became of a COMMIT, nor does the process that sent it.
 #[test]
-fn an_unanswered_commit_is_settled_by_another_process_too() {
+pub(crate) fn an_unanswered_commit_is_settled_by_another_process_too() {
     let world = World::ledger(2);
     let mut random = world.random();
     let feeder = world.stream().feed(300);
@@ -582,7 +582,7 @@ fn a_quarantine_that_ends_halfway_passes_nothing_over() {
 
 // I1 to I5: whenever it ends, and with whatever batches it goes on.
 #[test]
-fn twenty_kills_in_a_row_leave_exact_totals() {
+pub(crate) fn twenty_kills_in_a_row_leave_exact_totals() {
     let world = World::ledger(4);
     let mut random = world.random();
     let mut stream = world.stream();

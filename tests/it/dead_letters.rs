@@ -77,7 +77,7 @@ pub(crate) fn redrive(world: &World, projection: &str) -> Output {
 // I1, I6: the record is kept with its bytes, its entity waits in order, others do not, and once what was
 // wrong is repaired all of it is applied, with its messages.
 #[test]
-fn a_record_that_cannot_be_applied_holds_up_only_its_entity() {
+pub(crate) fn a_record_that_cannot_be_applied_holds_up_only_its_entity() {
     let world = score(1);
     let sender = world.sender();
     send(&sender, 0, "good", 1, 5);
@@ -546,7 +546,7 @@ fn an_sqlstate_can_be_moved_to_another_class() {
 
 // I1, I4, I6: whatever fails, restarts and is redriven in between, the tables are the fold of the log.
 #[test]
-fn redriven_under_load_and_over_restarts_the_tables_are_the_fold() {
+pub(crate) fn redriven_under_load_and_over_restarts_the_tables_are_the_fold() {
     let world = score(2);
     let mut random = world.random();
     let sender = world.sender();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::harness::{KafkaServer, LONG, Launch, Process, Route, Servers, World, wait_until};
+use crate::rebuild::rebuild;
 
 /// A process that answers questions.
 pub(crate) struct Asked {
@@ -340,4 +341,44 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
     asked.process.stop();
     assert!(began.elapsed() < Duration::from_secs(20));
     drop(silent);
+}
+
+#[test]
+fn metrics_tell_how_far_a_rebuild_is() {
+    let world = World::journal(2);
+    world.stream().produce(100);
+    let asked = Asked::start(world.launch("a"));
+    world.wait_until_done(LONG);
+    let ends = world
+        .launch("rebuild")
+        .failpoints("rebuild-after-begin=0*off->return");
+    ends.output(&["rebuild", "start", "journal"]).expect(-9);
+    let left = "tidegate_rebuild_left_records{projection=\"journal\"";
+    let done = "tidegate_rebuild_done_records{projection=\"journal\"";
+    wait_until(LONG, "it is seen", || asked.sum(left) == 100.0);
+    assert_eq!(asked.sum(done), 0.0);
+    rebuild(&world, &["start", "journal"]).expect(0);
+    wait_until(LONG, "nothing is left", || asked.sum(done) == 100.0);
+    assert_eq!(asked.sum(left), 0.0);
+    rebuild(&world, &["abandon", "journal", "--yes"]).expect(0);
+    wait_until(LONG, "it is gone", || {
+        !asked.metrics().contains("tidegate_rebuild_")
+    });
+}
+
+// Each of its partitions is asked for, and each question waits.
+#[test]
+fn a_broker_that_falls_silent_is_told_of_however_many_partitions_there_are() {
+    let kafka = KafkaServer::start();
+    let world = World::journal_at(&Servers::shared().with_kafka(&kafka), 24);
+    let asked = Asked::start(world.launch("a"));
+    wait_until(LONG, "it has all partitions", || {
+        world.owned_by("journal", asked.process()) == 24
+    });
+    asked.wait_for("/readyz", None);
+    kafka.fall_silent();
+    let soon = Duration::from_secs(60);
+    wait_until(soon, "it says that Kafka is away", || {
+        asked.verdict("/readyz").1 == ["kafka_unreachable"]
+    });
 }

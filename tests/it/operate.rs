@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::harness::{
-    LONG, Process, Route, Session, World, delete_records_before, unique, wait_until,
+    KafkaServer, LONG, PostgresServer, Process, Route, Servers, Session, World,
+    delete_records_before, unique, wait_until,
 };
-use crate::http::Asked;
 
 /// What `doctor` has found: level and text.
 fn findings(found: &Value) -> Vec<(String, String)> {
@@ -144,7 +144,7 @@ fn doctor_names_what_must_be_changed() {
 fn roles(id: &str) -> String {
     let script = include_str!("../../deploy/sql/roles.sql");
     let mut script = script.to_owned();
-    for role in ["owner", "runtime", "reader"] {
+    for role in ["owner", "runtime", "handler", "reader"] {
         script = script.replace(&format!("tidegate_{role}"), &format!("t{id}_{role}"));
     }
     script
@@ -155,7 +155,7 @@ struct Roles<'w>(&'w World, String);
 
 impl Drop for Roles<'_> {
     fn drop(&mut self) {
-        for role in ["owner", "runtime", "reader"] {
+        for role in ["owner", "runtime", "handler", "reader"] {
             let role = format!("t{}_{role}", self.1);
             let _ = self
                 .0
@@ -166,6 +166,64 @@ impl Drop for Roles<'_> {
     }
 }
 
+/// The database, as one of the roles.
+fn by(world: &World, id: &str, role: &str) -> String {
+    let url = world.db.url();
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    let (address, options) = place.split_once('?').unwrap_or((place, ""));
+    let options: Vec<&str> = options
+        .split('&')
+        .filter(|o| !o.starts_with("user=") && !o.is_empty())
+        .collect();
+    format!("{scheme}://t{id}_{role}@{address}?{}", options.join("&"))
+}
+
+// Not by a statement, nor by a trigger, nor by a name with a schema: whatever it tries, its partition halts.
+#[test]
+fn a_handler_with_a_role_cannot_reach_the_bookkeeping() {
+    let mut world = World::ledger(1);
+    let id = unique();
+    let role = format!("[projections.journal]\nrole = \"t{id}_handler\"");
+    world.change_projections("[projections.journal]", &role);
+    let roles_of = Roles(&world, id);
+    let id = &roles_of.1;
+    world.db.run("DROP SCHEMA tidegate CASCADE");
+    world.db.run(&roles(id));
+    let migrate = world
+        .launch("migrate")
+        .env("TIDEGATE__POSTGRES__URL", by(&world, id, "owner"));
+    migrate.output(&["migrate"]).expect(0);
+    let mut stream = world.stream();
+    let process = world
+        .launch("a")
+        .env("TIDEGATE__POSTGRES__URL", by(&world, id, "runtime"))
+        .start();
+    stream.produce(100);
+    world.assert_exact();
+    for forbidden in [
+        "DELETE FROM tidegate.outbox",
+        "UPDATE tidegate.position SET next_offset = 0",
+        "DELETE FROM journal._gate",
+        "CREATE TABLE journal.mine (x int)",
+    ] {
+        world.db.run(&format!(
+            "CREATE OR REPLACE FUNCTION journal.reach() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {forbidden}; RETURN NEW; END $$;
+             CREATE OR REPLACE TRIGGER reach BEFORE INSERT ON journal.journal FOR EACH ROW EXECUTE FUNCTION journal.reach()"
+        ));
+        stream.produce(10);
+        let why = world.wait_until_halted("journal", 0);
+        assert!(why.contains("permission denied"), "{forbidden}: {why}");
+        world.db.run("DROP TRIGGER reach ON journal.journal");
+        let resume = world
+            .launch("resume")
+            .env("TIDEGATE__POSTGRES__URL", by(&world, id, "runtime"));
+        resume.output(&["resume", "journal"]).expect(0);
+        world.assert_exact();
+    }
+    process.stop();
+}
+
 // The script is run as it is, and each role does its work and no more.
 #[test]
 fn each_role_has_what_it_needs_and_no_more() {
@@ -173,17 +231,7 @@ fn each_role_has_what_it_needs_and_no_more() {
     let roles_of = Roles(&world, unique());
     let id = &roles_of.1;
     let script = roles(id);
-    let by = |role: &str| {
-        let url = world.db.url();
-        let (scheme, rest) = url.split_once("://").unwrap();
-        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-        let (address, options) = place.split_once('?').unwrap_or((place, ""));
-        let options: Vec<&str> = options
-            .split('&')
-            .filter(|o| !o.starts_with("user=") && !o.is_empty())
-            .collect();
-        format!("{scheme}://t{id}_{role}@{address}?{}", options.join("&"))
-    };
+    let by = |role: &str| by(&world, id, role);
     let run = |role: &str, command: &[&str]| {
         world
             .launch(&format!("{role}-command"))
@@ -389,6 +437,62 @@ fn a_stop_ends_soon_wherever_it_comes() {
     assert_successor_goes_on(&world, 2);
 }
 
+// In the middle of a handler's statement: it may finish, and what it did is kept.
+#[test]
+fn a_stop_lets_a_handler_finish() {
+    let world = World::journal(1);
+    let process = world.start("a");
+    wait_until(LONG, "it is there", || {
+        world.is_owned_by("journal", &process)
+    });
+    world.db.run(
+        "CREATE FUNCTION journal.dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(3); RETURN NEW; END $$;
+         CREATE TRIGGER dawdle BEFORE INSERT ON journal.journal FOR EACH ROW EXECUTE FUNCTION journal.dawdle()",
+    );
+    let sender = world.sender();
+    sender.send_json(0, &serde_json::json!({ "account": "a" }));
+    sender.flush();
+    wait_until(LONG, "its handler is at work", || {
+        world.db.one(
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()",
+        )
+    });
+    process.stop();
+    assert_eq!(world.progress(), 1, "what was open is committed");
+    let rows: i64 = world.db.one("SELECT count(*) FROM journal.journal");
+    assert_eq!(rows, 1);
+}
+
+// Nobody answers any more: the broker, or the database, has ended first.
+#[test]
+fn a_stop_waits_for_no_server_that_has_ended() {
+    const LIMIT: Duration = Duration::from_secs(25);
+    let mut kafka = KafkaServer::start();
+    let mut postgres = PostgresServer::start();
+    let servers = Servers::private(&kafka, &postgres);
+    let world = World::ledger_at(&servers, 2);
+    let mut stream = world.stream();
+    stream.produce(100);
+    let launch = |name: &str| world.launch(name).env("TIDEGATE__APPLY__DRAIN_MAX", "1s");
+    let (first, second) = (launch("a").start(), launch("b").start());
+    world.assert_exact();
+    kafka.kill();
+    let began = Instant::now();
+    first.stop();
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+    postgres.kill();
+    let began = Instant::now();
+    second.stop();
+    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
+    kafka.start_again();
+    postgres.start_again();
+    world.db.reconnect();
+    let process = world.start("c");
+    stream.produce(100);
+    world.assert_exact();
+    process.stop();
+}
+
 #[test]
 fn a_second_signal_ends_at_once_and_loses_nothing() {
     let world = World::journal(1);
@@ -457,113 +561,6 @@ fn a_successor_has_the_partitions_of_who_stops_within_seconds() {
         began.elapsed()
     );
     second.stop();
-}
-
-// Every secret is a word of its own, and no command says it, however much is logged.
-#[test]
-fn no_command_shows_a_secret() {
-    const SECRETS: [&str; 3] = ["canary-pg%40word", "canary-pg@word", "canary-sasl-word"];
-    let world = World::ledger(1);
-    world.stream().produce(20);
-    let url = world.db.url();
-    let (scheme, rest) = url.split_once("://").unwrap();
-    let user = rest
-        .split_once('@')
-        .map_or("postgres", |(user, _)| user.split(':').next().unwrap());
-    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-    let good = format!("{scheme}://{user}:{}@{place}", SECRETS[0]);
-    let bad = format!("{scheme}://nobody:{}@127.0.0.1:1/none", SECRETS[0]);
-    let assert_silent = |what: &str, text: &str| {
-        for secret in SECRETS {
-            assert!(!text.contains(secret), "{what} shows {secret}:\n{text}");
-        }
-    };
-    for (place, url) in [("here", &good), ("nowhere", &bad)] {
-        for command in [
-            &["check"] as &[&str],
-            &["config", "show"],
-            &["doctor"],
-            &["status"],
-            &["verify"],
-            &["migrate"],
-            &["dead-letters", "list"],
-            &["outbox", "status"],
-            &["explain", "balances", "--entity", "a-1"],
-            &["pause", "journal"],
-            &["resume", "journal"],
-        ] {
-            let launch = world
-                .launch("canary")
-                .env("TIDEGATE__POSTGRES__URL", url)
-                .env("TIDEGATE_LOG", "trace");
-            let output = launch.option("sasl.password", SECRETS[2]).output(command);
-            let what = format!("{} {place}", command.join(" "));
-            assert_silent(&what, &output.stdout);
-            assert_silent(&what, &output.stderr);
-        }
-    }
-    let process = world
-        .launch("canary-run")
-        .env("TIDEGATE__POSTGRES__URL", &good)
-        .env("TIDEGATE_LOG", "trace")
-        .option("sasl.password", SECRETS[2])
-        .start();
-    world.assert_exact();
-    // It fails, too, and says why.
-    world.db.run("ALTER TABLE journal.journal RENAME TO away");
-    world.stream().produce(20);
-    wait_until(LONG, "it halts", || {
-        world.condition("journal", 0).0 == "halted"
-    });
-    assert_silent("run", &process.log());
-    let stored: Vec<(String,)> = world
-        .db
-        .rows("SELECT row_to_json(q)::text FROM tidegate.position q");
-    for (row,) in stored {
-        assert_silent("a position", &row);
-    }
-    // What it answers, when it is well and when its database is away.
-    let route = Route::to(&world.db.address());
-    let asked = Asked::start(
-        world
-            .launch("canary-asked")
-            .env(
-                "TIDEGATE__POSTGRES__URL",
-                good.replace(&world.db.address(), route.address()),
-            )
-            .option("sasl.password", SECRETS[2]),
-    );
-    let answers = || {
-        ["/metrics", "/livez", "/readyz", "/progress"]
-            .map(|path| asked.ask(&format!("GET {path}")).1)
-    };
-    asked.wait_for("/readyz", None);
-    assert_silent("an answer", &answers().join("\n"));
-    route.lead_to("127.0.0.1:1");
-    asked.wait_for("/readyz", Some("database_unreachable"));
-    assert_silent("an answer", &answers().join("\n"));
-    // A mistake in the very line of a secret.
-    let launch = world
-        .launch("canary")
-        .option("sasl.password", SECRETS[2])
-        .option("no.such.key", "1");
-    let output = launch.output(&["check", "--offline"]).expect(78);
-    assert!(output.stderr.contains("no.such.key"), "{}", output.stderr);
-    assert_silent("check", &output.stderr);
-}
-
-// Whoever migrates holds a lock; it goes with its session.
-#[test]
-fn a_killed_migrator_leaves_no_lock_behind() {
-    let world = World::without_kafka();
-    let mut holder = world.db.session();
-    holder.run("DROP SCHEMA tidegate CASCADE; BEGIN; CREATE SCHEMA tidegate");
-    let mut migrator = world.launch("killed").instead("migrate").start();
-    wait_until(LONG, "it waits", || waits_for_a_lock(&world));
-    migrator.kill();
-    holder.run("ROLLBACK");
-    world.tidegate(&["migrate"]).expect(0);
-    world.tidegate(&["status"]).expect(0);
 }
 
 /// The commands that a text tells to run: in lines of code, and between backticks.

@@ -6,7 +6,7 @@ use crate::harness::{LONG, Proxy, Sender, Trouble, World, create_topic, delete, 
 
 // I10: somebody holds a row for longer than a statement waits for it.
 #[test]
-fn a_lock_that_is_held_too_long_is_waited_for() {
+pub(crate) fn a_lock_that_is_held_too_long_is_waited_for() {
     let world = World::ledger(2);
     let mut stream = world.stream();
     stream.produce(300);

@@ -13,7 +13,7 @@ const SETTLED: Duration = Duration::from_secs(30);
 // I3: proved in the database. Both are in the middle of the same batch, and the position is where both
 // of them expect it: only the claim tells them apart.
 #[test]
-fn a_stale_owner_cannot_commit() {
+pub(crate) fn a_stale_owner_cannot_commit() {
     let world = World::journal(1);
     world.stream().produce(100);
     let idle = "TIDEGATE__POSTGRES__IDLE_IN_TRANSACTION_TIMEOUT";
@@ -44,7 +44,7 @@ fn a_stale_owner_cannot_commit() {
 
 // I3, I4: a process that sleeps at any moment under load, and wakes when all is somebody else's.
 #[test]
-fn a_process_that_slept_through_a_rebalance_changes_nothing() {
+pub(crate) fn a_process_that_slept_through_a_rebalance_changes_nothing() {
     let world = World::ledger(4);
     let feeder = world.stream().feed(600);
     let sleeper = world.launch("sleeper").batch_records_max(50).start();

@@ -202,10 +202,10 @@ fn a_rollback_that_is_repeated_goes_nowhere_else() {
     assert_eq!(schemas(&world, "journal"), ["journal", "journal__g2"]);
 
     // What is built and never was live is no way back, and keeps from going any.
-    let pause = world
+    let ends = world
         .launch("rebuild")
-        .failpoints("rebuild-after-begin=off->return");
-    pause.output(&["rebuild", "start", "journal"]);
+        .failpoints("rebuild-after-begin=0*off->return");
+    ends.output(&["rebuild", "start", "journal"]).expect(-9);
     let refused = rebuild(&world, &["rollback", "journal", "--to", "2", "--yes"]).expect(70);
     assert!(
         refused.stderr.contains("generation 3 is being built"),

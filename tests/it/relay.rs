@@ -105,7 +105,7 @@ fn a_relay_that_ends_before_its_cursor_moves_repeats_the_same_messages() {
 
 // I9: leases change hands while messages are under way, and one relay sleeps with some.
 #[test]
-fn two_relays_send_everything_in_order() {
+pub(crate) fn two_relays_send_everything_in_order() {
     let world = World::ledger(3);
     let feeder = world.stream().feed(400);
     let start = |name: &str| {

@@ -40,7 +40,7 @@ fn operations(world: &World, projection: &str) -> Vec<(i64, i64)> {
 // I2, I3, I5: two resets, the second in the middle of the refill of the first, with two processes at
 // work and a stream that goes on.
 #[test]
-fn a_reset_under_load_repeats_and_loses_nothing() {
+pub(crate) fn a_reset_under_load_repeats_and_loses_nothing() {
     let world = World::ledger(4);
     let mut stream = world.stream();
     stream.produce(3_000);

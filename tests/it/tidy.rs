@@ -103,7 +103,7 @@ fn module(file: &str) -> &str {
 }
 
 /// Who may know whom. What is not listed knows nothing of ours but itself.
-const KNOWS: [(&str, &[&str]); 20] = [
+const KNOWS: [(&str, &[&str]); 21] = [
     ("types", &[]),
     ("telemetry", &[]),
     ("engine", &[]),
@@ -175,6 +175,7 @@ const KNOWS: [(&str, &[&str]); 20] = [
             "testing",
             "types",
             "engine",
+            "avro",
             "projection",
             "sql_projection",
             "store",
@@ -189,6 +190,10 @@ const KNOWS: [(&str, &[&str]); 20] = [
         ],
     ),
     ("outbox", &["types", "store", "projection"]),
+    (
+        "fuzzing",
+        &["types", "avro", "projection", "codec", "sql_projection"],
+    ),
     ("lib", &["cli", "outbox", "projection", "types"]),
 ];
 

@@ -8,8 +8,9 @@ use anyhow::Context as _;
 
 use super::services::Launch;
 use super::tables;
+use super::written::Format;
 
-const EXAMPLE: [(&str, &str); 3] = [
+const EXAMPLE: [(&str, &str); 4] = [
     (
         "tidegate.toml",
         include_str!("../../../examples/ledger/tidegate.toml"),
@@ -22,6 +23,7 @@ const EXAMPLE: [(&str, &str); 3] = [
         "turnover.sql",
         include_str!("../../../examples/ledger/turnover.sql"),
     ),
+    ("entry.avsc", include_str!("../../../schemas/entry.avsc")),
 ];
 const BATCH_RECORDS_MAX: u64 = 2_000;
 
@@ -58,7 +60,7 @@ impl Names {
 }
 
 /// The example as it is, with this run's topics and with settings that make a kill worth watching.
-fn configuration(example: &str, names: &Names, events: u64) -> String {
+fn configuration(example: &str, names: &Names, events: u64, format: Format) -> String {
     let batch = (events / 100).clamp(20, BATCH_RECORDS_MAX);
     let group = format!(
         "group_prefix = \"{}\"\n\
@@ -70,6 +72,13 @@ fn configuration(example: &str, names: &Names, events: u64) -> String {
         .replace("ledger.entries", &names.entries)
         .replace("ledger.overdrafts", &names.overdrafts)
         .replace("group_prefix = \"ledger\"", &group);
+    let text = match format {
+        Format::Json => text,
+        Format::Avro => text.replace(
+            "\nsetup ",
+            "\nformat   = \"avro\"\nschema   = \"entry.avsc\"\nsetup ",
+        ),
+    };
     format!(
         "{text}\n\
          # Small batches, so that there is much to interrupt.\n\
@@ -79,13 +88,13 @@ fn configuration(example: &str, names: &Names, events: u64) -> String {
     )
 }
 
-pub(super) fn write_example(names: &Names, events: u64) -> anyhow::Result<PathBuf> {
+pub(super) fn write_example(names: &Names, events: u64, format: Format) -> anyhow::Result<PathBuf> {
     let folder = &names.folder;
     let made = DirBuilder::new().mode(0o700).create(folder);
     made.with_context(|| folder.display().to_string())?;
     for (name, text) in EXAMPLE {
         let text = match name.ends_with(".toml") {
-            true => configuration(text, names, events),
+            true => configuration(text, names, events, format),
             false => text.to_owned(),
         };
         write(&folder.join(name), &text)?;
@@ -140,7 +149,7 @@ mod tests {
             folder: folder.path().join("demo"),
             ..Names::new()
         };
-        let path = write_example(&names, 20_000).unwrap();
+        let path = write_example(&names, 20_000, Format::Json).unwrap();
         let config = config::load(&path, std::iter::empty()).unwrap();
         assert_eq!(config.group_prefix, names.group_prefix);
         assert_eq!(config.kafka.options["session.timeout.ms"], "6000");
@@ -157,5 +166,21 @@ mod tests {
             assert_eq!(configured.projection.topics, [&*names.entries]);
         }
         assert_eq!(config.projections[0].sql.emits[0].topic, names.overdrafts);
+    }
+
+    #[test]
+    fn in_avro_the_example_reads_by_its_schema() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = Names {
+            folder: folder.path().join("demo"),
+            ..Names::new()
+        };
+        let path = write_example(&names, 20_000, Format::Avro).unwrap();
+        let registry = ("TIDEGATE__SCHEMA_REGISTRY__URL", "http://localhost:8081");
+        let registry = [registry].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = config::load(&path, registry.into_iter()).unwrap();
+        for configured in &config.projections {
+            assert!(configured.projection.format.avro().is_some());
+        }
     }
 }

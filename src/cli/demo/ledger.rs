@@ -36,10 +36,10 @@ impl Entry {
         name(self.account)
     }
 
-    /// As it travels.
-    pub(super) fn json(&self) -> String {
+    /// As it travels in JSON; `booked` is the name of its time.
+    pub(super) fn json(&self, booked: &str) -> String {
         format!(
-            r#"{{"id":"{:032x}","account":"a-{}","seq":{},"amount":{},"booked_at":"{}"}}"#,
+            r#"{{"id":"{:032x}","account":"a-{}","seq":{},"amount":{},"{booked}":"{}"}}"#,
             self.id,
             self.account,
             self.sequence,
@@ -297,7 +297,7 @@ mod tests {
         };
         assert_eq!(entry.key(), "a-17");
         assert_eq!(
-            entry.json(),
+            entry.json("booked_at"),
             r#"{"id":"0000000000000000000000000000005f","account":"a-17","seq":4,"amount":-250,"booked_at":"2026-01-01T00:00:00Z"}"#
         );
     }

@@ -12,6 +12,7 @@ mod tables;
 mod topics;
 mod verdict;
 mod watch;
+mod written;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -31,6 +32,7 @@ use services::Services;
 use stage::Stage;
 use verdict::Verdict;
 use watch::{Plan, Watch};
+use written::{Format, Written};
 
 /// The mock broker keeps about 5 MiB a partition; this much fits with room to spare.
 const MOCK_EVENTS_PER_PARTITION_MAX: u64 = 40_000;
@@ -40,8 +42,9 @@ const CODE_INTERRUPTED: u8 = 130;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It needs TIDEGATE__KAFKA__BOOTSTRAP_SERVERS and TIDEGATE__POSTGRES__URL; `deploy/local/demo` brings
-both up and runs it. It works in a database and in topics of its own, removed at the end.")]
+It needs TIDEGATE__KAFKA__BOOTSTRAP_SERVERS and TIDEGATE__POSTGRES__URL, and with `--format avro`
+TIDEGATE__SCHEMA_REGISTRY__URL; `deploy/local/demo` brings them up and runs it. It works in a database
+and in topics of its own, removed at the end. Two schemas stay in the registry.")]
 pub(super) struct Arguments {
     /// How many events, copies included
     #[arg(long, default_value_t = 200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
@@ -52,6 +55,9 @@ pub(super) struct Arguments {
     /// Partitions of both topics
     #[arg(long, default_value_t = 6, value_name = "P", value_parser = clap::value_parser!(u16).range(1..=64))]
     partitions: u16,
+    /// What events are written in
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
     /// Leave database, topics and two running processes, to play with
     #[arg(long)]
     keep: bool,
@@ -104,6 +110,7 @@ async fn play(
     let stage = stage.insert(Stage::set(arguments, events).await?);
     announce(arguments, stage, events);
     migration::migrate(connect(&database(&stage.config)?).await?).await?;
+    let written = Written::by(arguments.format, stage).await?;
 
     let began = Instant::now();
     let produced = Arc::new(AtomicU64::new(0));
@@ -135,6 +142,7 @@ async fn play(
         stage.config.kafka.clone(),
         topic,
         ledger,
+        written,
         produced,
     ));
     watch.begin();
@@ -227,8 +235,12 @@ fn announce(arguments: &Arguments, stage: &Stage, events: u64) {
         println!();
     }
     let names = &stage.names;
+    let format = match arguments.format {
+        Format::Json => "JSON",
+        Format::Avro => "Avro, by two versions of a schema",
+    };
     println!(
-        "  events    {}, {} partitions",
+        "  events    {}, {} partitions, in {format}",
         names.entries, arguments.partitions
     );
     println!("  messages  {}", names.overdrafts);

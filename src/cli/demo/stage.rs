@@ -13,6 +13,7 @@ use super::Arguments;
 use super::folder::{self, Names, PROJECTIONS};
 use super::services::Launch;
 use super::tables;
+use super::written::Format;
 use crate::cli::{CODE_CONFIGURATION, CODE_TRY_AGAIN, Failed, connect, database};
 use crate::config::{self, Config};
 use crate::kafka::{Cluster, Connection, MockBroker, Topics};
@@ -20,6 +21,7 @@ use crate::store::{Database, Timeouts};
 
 const KAFKA: &str = "TIDEGATE__KAFKA__BOOTSTRAP_SERVERS";
 const POSTGRES: &str = "TIDEGATE__POSTGRES__URL";
+pub(super) const REGISTRY: &str = "TIDEGATE__SCHEMA_REGISTRY__URL";
 const TIMEOUTS: Timeouts = Timeouts {
     statement: Duration::from_secs(60),
     lock: Duration::from_secs(10),
@@ -53,11 +55,15 @@ impl Stage {
             Some(mock) => mock.bootstrap_servers().to_owned(),
             None => required(KAFKA)?,
         };
-        let environment = vec![
+        let mut environment = vec![
             (KAFKA, kafka),
             (POSTGRES, with_database(&postgres, &names.database)),
         ];
-        let path = folder::write_example(&names, events).map_err(failed("the demo's folder"))?;
+        if arguments.format == Format::Avro {
+            environment.push((REGISTRY, required(REGISTRY)?));
+        }
+        let example = folder::write_example(&names, events, arguments.format);
+        let path = example.map_err(failed("the demo's folder"))?;
         let config = load(&path, &environment)?;
         let cluster = Cluster::new(&config.kafka)?;
         let admin = Database::new(&postgres, TIMEOUTS)
@@ -136,7 +142,7 @@ fn required(variable: &str) -> Result<String, Failed> {
         _ => Err(Failed::new(
             CODE_CONFIGURATION,
             anyhow::anyhow!(
-                "{variable} is not set; run `deploy/local/demo`, which brings Kafka and Postgres up first, or set it to one you have"
+                "{variable} is not set; run `deploy/local/demo`, which brings all that is needed up first, or set it to one you have"
             ),
         )),
     }

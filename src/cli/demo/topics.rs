@@ -10,6 +10,7 @@ use rdkafka::producer::DeliveryFuture;
 
 use super::ledger::{Fold, Ledger};
 use super::stage::Stage;
+use super::written::Written;
 use crate::cli::{CODE_NEEDS_A_PERSON, Failed};
 use crate::kafka::{Connection, Enqueued, Producer, delivered, read_all};
 use crate::types::Record;
@@ -23,22 +24,18 @@ pub(super) async fn produce(
     kafka: Connection,
     topic: String,
     mut ledger: Ledger,
+    written: Written,
     produced: Arc<AtomicU64>,
 ) -> anyhow::Result<Fold> {
     let producer = Producer::new(&kafka, "tidegate-demo")?;
     let mut under_way = VecDeque::new();
-    for entry in ledger.by_ref() {
-        let (key, json) = (entry.key(), entry.json());
+    for (number, entry) in ledger.by_ref().enumerate() {
+        let (key, value) = (entry.key(), written.value(&entry, number)?);
         loop {
             if under_way.len() >= IN_FLIGHT_MAX {
                 settle(under_way.pop_front()).await?;
             }
-            match producer.enqueue(
-                (&topic, None),
-                Some(key.as_bytes()),
-                Some(json.as_bytes()),
-                &[],
-            ) {
+            match producer.enqueue((&topic, None), Some(key.as_bytes()), Some(&value), &[]) {
                 Enqueued::Yes(delivery) => break under_way.push_back(delivery),
                 Enqueued::Full => settle(under_way.pop_front()).await?,
                 Enqueued::Refused(error) => return Err(error).context("an event was refused"),

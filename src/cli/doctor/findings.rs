@@ -97,11 +97,20 @@ pub(super) fn of_configuration(synchronous_commit: bool) -> Option<Finding> {
     })
 }
 
-/// `needed`: connections of one process.
+/// Whether somebody between here and the server lets others use its sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pooler {
+    NotSeen,
+    Seen,
+    /// It does, and statements that were prepared are gone then.
+    Forgets,
+}
+
+/// `needed`: connections of one process; `pooled`: as configured.
 pub(super) fn of_server(
     facts: &Facts,
     ours: DateTime<Utc>,
-    shares: bool,
+    (pooler, pooled): (Pooler, bool),
     needed: usize,
 ) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -152,11 +161,23 @@ pub(super) fn of_server(
         "Tidegate sets `on` where a promise rests on it",
     );
     let shared = "a pooler in transaction mode is in between".to_owned();
+    let (level, cure) = match (pooler, pooled) {
+        (_, true) => (Level::Note, ""),
+        (Pooler::Forgets, false) => (
+            Level::Bad,
+            "it forgets prepared statements: set `postgres.pooler` to \"transaction\"",
+        ),
+        (_, false) => (
+            Level::Note,
+            "it seems to keep prepared statements; if it does not, set `postgres.pooler` to \"transaction\"",
+        ),
+    };
+    add(pooler != Pooler::NotSeen, level, shared, cure);
     add(
-        shares,
+        pooler == Pooler::NotSeen && pooled,
         Level::Note,
-        shared,
-        "it must know prepared statements (PgBouncer from 1.21, max_prepared_statements above 0)",
+        "`postgres.pooler` is set, and no pooler was seen".to_owned(),
+        "leave it out where there is none: each statement is prepared anew",
     );
     let skew = (facts.clock - ours).abs().to_std().unwrap_or_default();
     let clocks = format!(
@@ -440,7 +461,7 @@ mod tests {
     fn check_server(change: impl Fn(&mut Facts), level: Level, word: &str) {
         let mut facts = facts();
         change(&mut facts);
-        let found = of_server(&facts, Utc::now(), false, 10);
+        let found = of_server(&facts, Utc::now(), (Pooler::NotSeen, false), 10);
         let shown = shown(&found);
         assert!(
             matches!(&*shown, [(l, text)] if *l == level && text.contains(word)),
@@ -450,7 +471,15 @@ mod tests {
 
     #[test]
     fn a_good_server_has_nothing_that_weakens() {
-        assert_eq!(shown(&of_server(&facts(), Utc::now(), false, 10)), []);
+        assert_eq!(
+            shown(&of_server(
+                &facts(),
+                Utc::now(),
+                (Pooler::NotSeen, false),
+                10
+            )),
+            []
+        );
         assert_eq!(of_privileges(&facts(), &[]), []);
     }
 

@@ -20,7 +20,7 @@ use crate::projection::{First, Gate, Projection, Registry};
 use crate::store::migration;
 use crate::store::server::{self, Facts};
 use crate::store::{self, Database};
-use findings::{Finding, Incoming, Level, Of};
+use findings::{Finding, Incoming, Level, Of, Pooler};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -108,6 +108,15 @@ async fn ask_postgres(
     // While the first one is open: only a pooler answers both with one process.
     let mut second = database.connect("tidegate doctor").await?;
     let shares = server::facts(&mut second).await?.pid == facts.pid;
+    let pooler = match (shares, server::facts(&mut connection).await) {
+        (_, Err(error)) if error.is_of_a_pooler() => Pooler::Forgets,
+        (_, Err(error)) => return Err(error.into()),
+        (true, Ok(_)) => Pooler::Seen,
+        (false, Ok(_)) => Pooler::NotSeen,
+    };
+    if pooler == Pooler::Forgets {
+        connection = database.connect("tidegate doctor").await?;
+    }
     let state = migration::state(&mut connection).await?;
     let mut found = vec![Finding::good(
         Of::Postgres,
@@ -119,7 +128,12 @@ async fn ask_postgres(
         ),
     )];
     let needed = connections(config, projections.len());
-    found.extend(findings::of_server(&facts, ours, shares, needed));
+    found.extend(findings::of_server(
+        &facts,
+        ours,
+        (pooler, config.pooled),
+        needed,
+    ));
     found.push(findings::of_schema(state));
     if state == migration::State::Current {
         let missing = missing(&mut connection, &facts).await?;

@@ -62,7 +62,7 @@ fn read(
     partition: &TopicPartition,
     offset: i64,
 ) -> Result<Option<Record>, ClusterError> {
-    let consumer: BaseConsumer = connection
+    let consumer: BaseConsumer<_> = connection
         .questions("tidegate-explain")
         // The client wants a name for a group, which is neither joined nor written to.
         .set("group.id", "tidegate-explain")
@@ -70,7 +70,7 @@ fn read(
         .set("auto.offset.reset", "error")
         .set("isolation.level", "read_committed")
         .set("enable.partition.eof", "true")
-        .create()?;
+        .create_with_context(connection.client())?;
     let mut from = TopicPartitionList::new();
     let (topic, number) = (partition.topic(), partition.partition());
     from.add_partition_offset(topic, number, Offset::Offset(offset))?;

@@ -1,5 +1,6 @@
 //! `tidegate rebuild`: a read model built beside the live one, which it replaces.
 
+mod entity;
 mod progress;
 mod show;
 
@@ -11,7 +12,8 @@ use super::log::{QUIET_LOG, log_text};
 use super::output::{counted, number};
 use super::run::stop_on_signals;
 use super::{
-    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, projections, who,
+    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, database_itself,
+    projections, who,
 };
 use crate::engine::Class;
 use crate::projection::Registry;
@@ -47,6 +49,8 @@ enum Command {
     CutOver(CutOver),
     /// Brings a former generation up to date and has it take the place of the live one
     Rollback(Rollback),
+    /// Makes the rows of one entity anew, and replaces them in the live tables
+    Entity(entity::Arguments),
     /// Gives up what is being built; drops its tables
     Abandon(Abandon),
 }
@@ -170,6 +174,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
             done
         }
         Command::Rollback(rollback) => roll_back(rollback, registry).await,
+        Command::Entity(arguments) => entity::execute(arguments, registry).await,
         Command::Abandon(arguments) => abandon(arguments, registry).await,
     }
 }
@@ -354,6 +359,15 @@ async fn abandon(arguments: Abandon, registry: Registry) -> Done {
 }
 
 async fn rebuilder(named: &Named, registry: Registry) -> Result<Rebuilder, Failed> {
+    rebuilder_of(named, None, registry).await
+}
+
+/// With `entity`, of that one alone.
+async fn rebuilder_of(
+    named: &Named,
+    entity: Option<&str>,
+    registry: Registry,
+) -> Result<Rebuilder, Failed> {
     let mut config = named.config.load()?;
     let all = projections(&mut config, registry)?;
     let name = &named.projection;
@@ -365,7 +379,10 @@ async fn rebuilder(named: &Named, registry: Registry) -> Result<Rebuilder, Faile
     };
     log_text(&named.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
-    let rebuilder = Rebuilder::new(config, Arc::clone(projection), who("rebuild"), stop);
+    database_itself(&config)?;
+    let mut projection = Arc::clone(projection);
+    Arc::make_mut(&mut projection).only = entity.map(str::to_owned);
+    let rebuilder = Rebuilder::new(config, projection, who("rebuild"), stop);
     rebuilder.await.map_err(|error| failed(error.into()))
 }
 

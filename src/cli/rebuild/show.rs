@@ -11,19 +11,7 @@ use crate::store::generation::Beside;
 const ROW_MAX: usize = 200;
 
 pub(super) fn plan(name: &str, plan: &Plan) {
-    let mut partitions = table(
-        &["partition", "reads from", "up to", "offsets"],
-        &["reads from", "up to", "offsets"],
-    );
-    for planned in &plan.partitions {
-        partitions.add_row([
-            planned.partition.to_string(),
-            number(planned.from),
-            number(planned.to),
-            number((planned.to - planned.from).max(0)),
-        ]);
-    }
-    println!("{partitions}");
+    partitions(plan);
     println!(
         "{} offsets to read beside generation {} of `{name}`, whose tables take {}; about as much is needed once more, Postgres does not say how much there is.",
         number(plan.records()),
@@ -42,11 +30,32 @@ pub(super) fn plan(name: &str, plan: &Plan) {
     }
 }
 
+/// What is read of each partition.
+pub(super) fn partitions(plan: &Plan) {
+    let mut partitions = table(
+        &["partition", "reads from", "up to", "offsets"],
+        &["reads from", "up to", "offsets"],
+    );
+    for planned in &plan.partitions {
+        partitions.add_row([
+            planned.partition.to_string(),
+            number(planned.from),
+            number(planned.to),
+            number((planned.to - planned.from).max(0)),
+        ]);
+    }
+    println!("{partitions}");
+}
+
 fn told(beside: &Beside) -> String {
     let (number, schema) = (beside.number, &beside.schema_name);
     match (beside.is_building(), beside.live_at) {
         (true, None) => format!(
-            "generation {number} is being built in schema `{schema}` since {}",
+            "generation {number} is being built{} in schema `{schema}` since {}",
+            match beside.entity() {
+                Some(entity) => format!(" of entity `{entity}` alone"),
+                None => String::new(),
+            },
             time(beside.started_at)
         ),
         (true, Some(at)) => format!(

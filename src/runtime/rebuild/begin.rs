@@ -67,6 +67,7 @@ impl Rebuilder {
             return Ok((building.number, false));
         }
         let made = made(&self.projection);
+        let catalog = swap::catalog(connection, live.schema_oid).await?;
         let next = generation::next(connection, name).await?;
         let schema = format!("{name}__g{next}");
         let path = transaction::search_path(&schema, &self.projection.search_path);
@@ -76,6 +77,7 @@ impl Rebuilder {
             &schema,
             &self.projection.setup,
             &self.projection.seed,
+            self.projection.role.as_deref(),
         )
         .await?;
         if let Some(gate_in) = &self.projection.gate_in {
@@ -83,6 +85,9 @@ impl Rebuilder {
         }
         if let Some(table) = swap::touched(connection, live.schema_oid).await? {
             return Err(RebuildError::TouchesLive(table)); // I8
+        }
+        if swap::catalog(connection, live.schema_oid).await? != catalog {
+            return Err(RebuildError::RedefinesLive(live.schema_name)); // I8
         }
         transaction::set_search_path(connection, transaction::OWN_SEARCH_PATH).await?;
         let number = generation::insert(connection, name, false, &schema, &made).await?;
@@ -98,6 +103,7 @@ impl Rebuilder {
             projection: name,
             who: &self.who,
             arguments: json!({
+                "entity": self.entity(),
                 "accept_truncated": accept_truncated,
                 "accepted": plan.obstacles.iter().map(|o| &*o.what).collect::<Vec<_>>(),
             }),

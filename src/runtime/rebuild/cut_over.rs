@@ -38,7 +38,7 @@ const BETWEEN_FAR_LOOKS: Duration = Duration::from_millis(50);
 /// The live generation, held up by an open transaction.
 pub(super) struct Hold {
     pub(super) connection: PgConnection,
-    began: Instant,
+    pub(super) began: Instant,
 }
 
 /// What a cut-over did.
@@ -251,7 +251,7 @@ impl Rebuilder {
 }
 
 /// Both stand at the same offsets of the same logs, in every partition that the new definition reads.
-fn level(
+pub(super) fn level(
     live: &[Stood],
     new: &[Stood],
     topics: &[String],

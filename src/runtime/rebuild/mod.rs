@@ -25,6 +25,7 @@ mod abandon;
 mod begin;
 mod builder;
 mod cut_over;
+mod entity;
 mod plan;
 mod verify;
 
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use abandon::Aside;
 pub(crate) use builder::{Builder, Progress, Share};
+use plan::Planned;
 pub(crate) use plan::{Obstacle, Plan};
 pub(crate) use verify::Verified;
 
@@ -72,6 +74,40 @@ pub(crate) enum RebuildError {
         "generation {generation} of `{projection}` was made by another setup or other statements than this process has. Go on with the configuration that it was begun with, or `tidegate rebuild abandon {projection}`"
     )]
     OtherStatements { projection: String, generation: i32 },
+    #[error(
+        "generation {generation} of `{projection}` is built of entity `{entity}` alone: go on with `tidegate rebuild entity {projection}`, or `tidegate rebuild abandon {projection}`"
+    )]
+    OfEntity {
+        projection: String,
+        generation: i32,
+        entity: String,
+    },
+    #[error(
+        "generation {generation} of `{projection}` is being built of all entities; `tidegate rebuild cut-over {projection}` first, or `tidegate rebuild abandon {projection}`"
+    )]
+    OfAll { projection: String, generation: i32 },
+    #[error(
+        "the entity's rows stay as they are: they would not be of the same records.\n{}\nRedrive or repair what that is, or `tidegate rebuild start` makes all tables anew. What was built waits: `tidegate rebuild abandon` drops it",
+        lines(.0)
+    )]
+    Strays(Vec<String>),
+    #[error(
+        "the entity's rows stay as they are: {} where the live gate stands at {live}. Events of it are not in the log any more, or in another partition than was read, or a gap was accepted. `tidegate rebuild abandon` drops what was built",
+        .built.map_or_else(|| "no event of it was met".to_owned(), |built| format!("its events end at sequence {built}"))
+    )]
+    Incomplete { live: i64, built: Option<i64> },
+    #[error(
+        "the entity's rows stay as they are: the events of it have made {rows} rows of table `{table}` whose `{column}` is another's. `entity_rows` is for tables whose rows are made of the events of one entity each; `tidegate rebuild abandon` drops what was built"
+    )]
+    Strangers {
+        table: String,
+        column: String,
+        rows: i64,
+    },
+    #[error(
+        "the entity's rows stay as they are: there are {rows}, and the log has made none. Is that its name? `tidegate rebuild abandon` drops what was built"
+    )]
+    NothingBuilt { rows: u64 },
     #[error("no generation of `{0}` is being built; `tidegate rebuild start {0}` begins one")]
     NotBuilding(String),
     #[error("no former generation of `{0}` is kept, so there is nothing to go back to")]
@@ -120,6 +156,10 @@ pub(crate) enum RebuildError {
         "setup or seed does something to `{0}` in the schema of the live generation; name tables without a schema there"
     )]
     TouchesLive(String),
+    #[error(
+        "setup or seed makes, replaces or grants something in schema `{0}` of the live generation, or somebody else has done so in this moment; name functions and types without a schema there, and try again"
+    )]
+    RedefinesLive(String),
     #[error(transparent)]
     Schema(#[from] Problem),
     #[error(transparent)]
@@ -128,6 +168,11 @@ pub(crate) enum RebuildError {
     Kafka(#[from] ClusterError),
     #[error(transparent)]
     Run(#[from] RunError),
+}
+
+fn lines(texts: &[String]) -> String {
+    let line = |text: &String| format!("  - {text}");
+    texts.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn list(obstacles: &[Obstacle]) -> String {
@@ -152,7 +197,7 @@ pub(crate) struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// Also looks whether the database's schema is this binary's.
+    /// Also looks whether the database's schema is this binary's. A projection with `only` is built of that entity.
     pub(crate) async fn new(
         config: Config,
         projection: Arc<Projection>,
@@ -221,6 +266,22 @@ impl Rebuilder {
     fn is_mine(&self, beside: &Beside) -> Result<(), RebuildError> {
         let mine = super::start::made(&self.projection);
         let (projection, generation) = (self.name().to_owned(), beside.number);
+        match beside.entity() {
+            Some(entity) if self.entity() != Some(entity) => {
+                return Err(RebuildError::OfEntity {
+                    projection,
+                    generation,
+                    entity: entity.to_owned(),
+                });
+            }
+            None if self.entity().is_some() => {
+                return Err(RebuildError::OfAll {
+                    projection,
+                    generation,
+                });
+            }
+            _ => {}
+        }
         if beside.definition != mine.definition {
             return Err(RebuildError::OtherDefinition {
                 projection,

@@ -146,7 +146,12 @@ impl Rebuilder {
         }
     }
 
-    fn planned(&self, mark: &Mark, log: Watermarks, obstacles: &mut Vec<Obstacle>) -> Planned {
+    pub(super) fn planned(
+        &self,
+        mark: &Mark,
+        log: Watermarks,
+        obstacles: &mut Vec<Obstacle>,
+    ) -> Planned {
         let partition = mark.of();
         let first = mark.first_offset.unwrap_or(0);
         let reads = rebuild::Partition {
@@ -185,7 +190,7 @@ impl Rebuilder {
     }
 
     /// The topics that are compacted.
-    async fn compacted(&self) -> Result<Vec<&str>, RebuildError> {
+    pub(super) async fn compacted(&self) -> Result<Vec<&str>, RebuildError> {
         let topics = Topics::new(&self.service.config.kafka).map_err(ClusterError::from)?;
         let mut compacted = Vec::new();
         for topic in &self.projection.topics {
@@ -201,7 +206,7 @@ impl Rebuilder {
     }
 
     /// A compacted topic has the last record of each key: enough for `newest`, and for nothing that adds up.
-    fn of_compaction(&self, compacted: &[&str], obstacles: &mut Vec<Obstacle>) {
+    pub(super) fn of_compaction(&self, compacted: &[&str], obstacles: &mut Vec<Obstacle>) {
         let gate = self.projection.gate;
         if gate == Gate::Newest {
             return;
@@ -229,7 +234,8 @@ impl Rebuilder {
     ) -> Result<(), RebuildError> {
         let name = self.name();
         let unreachable =
-            dead_letter::unreachable(connection, name, live, begin, compacted).await?;
+            dead_letter::unreachable(connection, name, live, begin, compacted, self.entity())
+                .await?;
         if unreachable > 0 {
             obstacles.push(refused(
                 format!("{unreachable} dead letters wait whose records the log does not have any more, or may not have when they are read"),
@@ -262,7 +268,7 @@ impl Rebuilder {
     }
 }
 
-fn refused(what: String, cure: String) -> Obstacle {
+pub(super) fn refused(what: String, cure: String) -> Obstacle {
     Obstacle {
         what,
         cure,
@@ -271,7 +277,7 @@ fn refused(what: String, cure: String) -> Obstacle {
 }
 
 /// The live generation must know its logs.
-fn of_logs(projection: &str, marks: &[Mark], ids: &TopicIds) -> Vec<Obstacle> {
+pub(super) fn of_logs(projection: &str, marks: &[Mark], ids: &TopicIds) -> Vec<Obstacle> {
     let is_another = |mark: &&Mark| {
         let present = ids.get(&mark.topic).copied().flatten();
         let differs = present.is_some() && mark.topic_id.is_some() && present != mark.topic_id;

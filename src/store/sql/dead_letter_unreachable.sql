@@ -1,9 +1,10 @@
 -- How many waiting dead letters of generation $2 a generation does not meet that begins at the offsets given, each in one
 -- log of its partition ($3 topics, $4 partitions, $5 incarnations, $6 offsets); with $7, all letters of these topics,
--- whose records may be gone from the middle of their logs.
+-- whose records may be gone from the middle of their logs; with $8, of one entity.
 SELECT count(*)
 FROM tidegate.dead_letter d
 WHERE d.projection = $1 AND d.generation = $2 AND d.state = 'waiting'
+  AND ($8::text IS NULL OR d.entity = $8)
   AND (d.topic = ANY ($7::text[])
        OR NOT EXISTS (
            SELECT

@@ -4,6 +4,7 @@
 //! folder for configuration and logs. Nothing sleeps for a fixed time to wait for something:
 //! [`wait_until`] polls, with a limit. What is random comes from a seed that a failing test prints.
 
+mod certificates;
 mod database;
 mod kafka;
 mod ledger;
@@ -21,6 +22,7 @@ use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 use std::{panic, thread};
 
+pub(crate) use certificates::Authority;
 pub(crate) use database::{Session, TestDb};
 pub(crate) use kafka::{
     Kafka, LogRecord, MockBroker, Sender, commit_offsets, committed_offsets, configure_topic,
@@ -31,9 +33,11 @@ pub(crate) use process::{Launch, Output, Process};
 pub(crate) use proxy::{Proxy, Trouble};
 pub(crate) use registry::{Mood, SchemaRegistry};
 pub(crate) use route::Route;
-pub(crate) use servers::{KafkaServer, PostgresServer, RegistryServer, Servers, free_port};
+pub(crate) use servers::{
+    KafkaServer, Listener, PgBouncer, PostgresServer, RegistryServer, Servers, free_port,
+};
 pub(crate) use watch::Watch;
-pub(crate) use world::World;
+pub(crate) use world::{World, behind_a_pooler};
 
 /// Enough for anything that happens at all, on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(90);

@@ -159,7 +159,7 @@ impl<'w> Launch<'w> {
                 "TIDEGATE__KAFKA__BOOTSTRAP_SERVERS",
                 self.world.kafka.bootstrap_servers(),
             )
-            .env("TIDEGATE__POSTGRES__URL", self.world.db.url())
+            .envs(self.world.way_to_postgres(command[0]))
             .env("TIDEGATE_LOG", "info,tidegate=debug")
             .env("TIDEGATE_LOG_FORMAT", "text")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))

@@ -7,6 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -20,6 +21,8 @@ pub(crate) enum Mood {
     Silent,
     /// As one that has not read the newest schemas yet.
     LagsBehind,
+    /// Takes the question and answers it after so long.
+    Slow(Duration),
 }
 
 #[derive(Debug)]
@@ -137,11 +140,18 @@ fn serve(mut client: TcpStream, state: &Mutex<State>) {
     let body = String::from_utf8_lossy(&request[body_at..]).into_owned();
     let path = head.split(' ').nth(1).unwrap_or_default();
     let authorization = header("authorization: ");
-    let (status, body) = {
+    let mood = {
         let mut state = state.lock().unwrap();
         state.asked.push(path.to_owned());
+        state.mood
+    };
+    if let Mood::Slow(answers_after) = mood {
+        thread::sleep(answers_after);
+    }
+    let (status, body) = {
+        let mut state = state.lock().unwrap();
         let missing = json!({"error_code": 40403, "message": "Schema not found"});
-        match state.mood {
+        match mood {
             Mood::Silent => {
                 drop(state);
                 // The client gives up, or the test ends.
@@ -155,7 +165,7 @@ fn serve(mut client: TcpStream, state: &Mutex<State>) {
                 (401, json!({"error_code": 401}))
             }
             Mood::LagsBehind => (404, missing),
-            Mood::Good => match state.answer(path, &body) {
+            Mood::Good | Mood::Slow(_) => match state.answer(path, &body) {
                 Some(found) => (200, found),
                 None => (404, missing),
             },

@@ -1,18 +1,21 @@
 //! One test's share of Kafka and Postgres, with its configuration.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
 use super::{
-    Expected, Kafka, LONG, Launch, LogRecord, Message, Output, Place, Process, Sender, Servers,
-    Stream, TestDb, remember_failures, show, unique, wait_until,
+    Expected, Kafka, LONG, Launch, LogRecord, Message, Output, PgBouncer, Place, Process, Sender,
+    Servers, Stream, TestDb, remember_failures, show, unique, wait_until,
 };
 
 /// A projection that applies and sends every record. It has neither gate nor inbox nor key, so a
@@ -94,6 +97,25 @@ impl Drop for Topics {
     }
 }
 
+thread_local! {
+    /// The pooler that worlds of this thread are behind.
+    static POOLER: RefCell<Option<Arc<PgBouncer>>> = const { RefCell::new(None) };
+}
+
+/// Runs a test again with all processes of its worlds behind a pooler. What the test itself asks of the database, it
+/// asks the server.
+pub(crate) fn behind_a_pooler(test: fn()) {
+    if std::env::var("TIDEGATE_TEST_PGBOUNCER").as_deref() == Ok("none") {
+        return; // deploy/local/test has said so
+    }
+    let options = PgConnectOptions::from_str(&Servers::shared().postgres).unwrap();
+    let server = format!("{}:{}", options.get_host(), options.get_port());
+    // Fewer sessions than a process has connections.
+    POOLER.set(Some(Arc::new(PgBouncer::before(&server, 5))));
+    test();
+    POOLER.set(None);
+}
+
 /// A database, two topics, and a configuration.
 pub(crate) struct World {
     pub(crate) db: TestDb,
@@ -104,6 +126,7 @@ pub(crate) struct World {
     files: Vec<(String, String)>,
     folder: tempfile::TempDir,
     topics: Arc<Topics>,
+    pooler: Option<Arc<PgBouncer>>,
     _place: Option<Place>,
 }
 
@@ -214,6 +237,7 @@ impl World {
             files,
             folder: tempfile::tempdir().unwrap(),
             topics,
+            pooler: POOLER.with_borrow(Clone::clone),
             _place: place,
         };
         for (name, text) in &world.files {
@@ -229,6 +253,18 @@ impl World {
     pub(crate) fn add_partitions(&self, partitions: i32) {
         self.kafka.add_partitions(self.incoming(), partitions);
         self.topics.partitions.store(partitions, Ordering::SeqCst);
+    }
+
+    /// How a command reaches the database. What takes a session's lock needs the server itself.
+    pub(super) fn way_to_postgres(&self, command: &str) -> Vec<(&'static str, String)> {
+        const URL: &str = "TIDEGATE__POSTGRES__URL";
+        match &self.pooler {
+            Some(pooler) if !["migrate", "rebuild"].contains(&command) => vec![
+                (URL, self.db.url_by(&pooler.address())),
+                ("TIDEGATE__POSTGRES__POOLER", "transaction".to_owned()),
+            ],
+            _ => vec![(URL, self.db.url())],
+        }
     }
 
     pub(crate) fn folder(&self) -> &Path {

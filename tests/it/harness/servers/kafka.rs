@@ -12,12 +12,24 @@ use crate::harness::{Kafka, LONG, show, wait_until};
 /// Any id will do: 16 bytes in URL-safe base64.
 const CLUSTER_ID: &str = "TidegateTestsOwnKafka0";
 
+/// A further address of a broker, where clients must be somebody.
+pub(crate) struct Listener {
+    pub(crate) name: &'static str,
+    /// `SSL`, `SASL_SSL` ..
+    pub(crate) protocol: &'static str,
+    /// Its own settings, as lines, without `listener.name.NAME.` in front.
+    pub(crate) settings: String,
+}
+
 /// Broker and controller in one process. Runs until dropped.
 pub(crate) struct KafkaServer {
     folder: TempDir,
     port: u16,
+    controller: u16,
     broker: Option<Child>,
     starts: u32,
+    /// Names and ports of further listeners.
+    further: Vec<(&'static str, u16)>,
 }
 
 impl KafkaServer {
@@ -27,16 +39,34 @@ impl KafkaServer {
 
     /// With settings of its own, as lines.
     pub(crate) fn start_with(settings: &str) -> Self {
+        Self::start_listening(settings, &[], &[])
+    }
+
+    /// With further addresses. `users` are known by SCRAM: name and password.
+    pub(crate) fn start_listening(
+        settings: &str,
+        listeners: &[Listener],
+        users: &[(&str, &str)],
+    ) -> Self {
         let server = Self {
             folder: tempfile::tempdir().unwrap(),
             port: free_port(),
+            controller: free_port(),
             broker: None,
             starts: 0,
+            further: listeners.iter().map(|l| (l.name, free_port())).collect(),
         };
-        server.write_config(settings);
+        server.write_config(&format!("{settings}\n{}", server.listening(listeners)));
         let mut format = server.java("log4j2-tools.yaml");
         format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c"]);
-        succeed(format.arg(server.config()));
+        format.arg(server.config());
+        for (name, password) in users {
+            for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+                let user = format!("{mechanism}=[name={name},password={password}]");
+                format.args(["--add-scram", &user]);
+            }
+        }
+        succeed(&mut format);
         let mut server = server;
         server.start_again();
         // Otherwise the first consumer group waits 3 s until the broker has made this topic.
@@ -47,6 +77,41 @@ impl KafkaServer {
         let kafka = server.kafka();
         kafka.create_topic_with("__consumer_offsets", 4, &compacted);
         server
+    }
+
+    /// `host:port` of a further listener.
+    pub(crate) fn address_of(&self, name: &str) -> String {
+        let found = self.further.iter().find(|(known, _)| *known == name);
+        let (_, port) = found.unwrap_or_else(|| panic!("no listener {name}"));
+        format!("127.0.0.1:{port}")
+    }
+
+    /// Settings of further listeners. Where a setting is said twice, the later one counts.
+    fn listening(&self, listeners: &[Listener]) -> String {
+        if listeners.is_empty() {
+            return String::new();
+        }
+        let config = fs::read_to_string(Self::deploy().join("server.properties")).unwrap();
+        let protocols = "listener.security.protocol.map=";
+        let mut map = config
+            .lines()
+            .find(|line| line.starts_with(protocols))
+            .unwrap()
+            .to_owned();
+        let mut addresses = format!("PLAINTEXT://127.0.0.1:{}", self.port);
+        let mut settings = String::new();
+        for (listener, (name, port)) in listeners.iter().zip(&self.further) {
+            addresses.push_str(&format!(",{name}://127.0.0.1:{port}"));
+            map.push_str(&format!(",{name}:{}", listener.protocol));
+            let prefix = format!("listener.name.{}.", name.to_lowercase());
+            for line in listener.settings.lines().filter(|line| !line.is_empty()) {
+                settings.push_str(&format!("{prefix}{line}\n"));
+            }
+        }
+        format!(
+            "{map}\nlisteners={addresses},CONTROLLER://127.0.0.1:{}\nadvertised.listeners={addresses}\n{settings}",
+            self.controller
+        )
     }
 
     fn deploy() -> PathBuf {
@@ -60,7 +125,7 @@ impl KafkaServer {
     /// The settings of `deploy/local`, with addresses and a folder of its own.
     fn write_config(&self, more: &str) {
         let settings = fs::read_to_string(Self::deploy().join("server.properties")).unwrap();
-        let (port, controller) = (self.port, free_port());
+        let (port, controller) = (self.port, self.controller);
         let log = self.folder.path().join("log");
         let own = format!(
             "
@@ -109,6 +174,11 @@ log.dirs={}
     pub(crate) fn almost_start_again(&mut self) {
         self.launch();
         self.wait_for_log("The broker has been unfenced");
+        self.signal("STOP");
+    }
+
+    /// Stops it with SIGSTOP: connections stay, and nothing is answered.
+    pub(crate) fn fall_silent(&self) {
         self.signal("STOP");
     }
 

@@ -5,6 +5,7 @@
 //! same data, as a supervisor's would. They end with the test.
 
 mod kafka;
+mod pgbouncer;
 mod postgres;
 mod registry;
 
@@ -14,7 +15,8 @@ use std::str::FromStr as _;
 
 use sqlx::postgres::PgConnectOptions;
 
-pub(crate) use kafka::KafkaServer;
+pub(crate) use kafka::{KafkaServer, Listener};
+pub(crate) use pgbouncer::PgBouncer;
 pub(crate) use postgres::PostgresServer;
 pub(crate) use registry::RegistryServer;
 

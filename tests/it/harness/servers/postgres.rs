@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use super::{free_port, kill, program, succeed};
-use crate::harness::{LONG, Session, show, wait_until};
+use crate::harness::{Authority, LONG, Session, show, wait_until};
 
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
@@ -25,16 +25,24 @@ pub(crate) struct PostgresServer {
     port: u16,
     user: Option<User>,
     postmaster: Option<Child>,
+    /// What its URL ends with.
+    parameters: String,
 }
 
 /// Who runs it, since the server refuses to run as root.
 #[derive(Clone, Copy)]
-struct User {
-    id: u32,
-    group: u32,
+pub(super) struct User {
+    pub(super) id: u32,
+    pub(super) group: u32,
 }
 
 impl User {
+    /// None where it may be whoever runs the tests.
+    pub(super) fn who_may_run_servers() -> Option<Self> {
+        let is_root = rustix::process::geteuid().is_root();
+        is_root.then(|| Self::named(&program("TIDEGATE_TEST_POSTGRES_USER", "a Postgres")))
+    }
+
     fn named(name: &str) -> Self {
         let ask = |what: &str| -> u32 {
             let output = Command::new("id").arg(what).arg(name).output().unwrap();
@@ -52,9 +60,7 @@ impl User {
 impl PostgresServer {
     pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let is_root = rustix::process::geteuid().is_root();
-        let user =
-            is_root.then(|| User::named(&program("TIDEGATE_TEST_POSTGRES_USER", "a Postgres")));
+        let user = User::who_may_run_servers();
         if let Some(user) = user {
             chown(folder.path(), Some(user.id), Some(user.group)).unwrap();
         }
@@ -63,6 +69,7 @@ impl PostgresServer {
             port: free_port(),
             user,
             postmaster: None,
+            parameters: String::new(),
         };
         // Who can reach 127.0.0.1 may do anything.
         let options = [
@@ -119,7 +126,50 @@ impl PostgresServer {
 
     /// The URL of its own database.
     pub(crate) fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+        format!(
+            "postgres://postgres@127.0.0.1:{}/postgres{}",
+            self.port, self.parameters
+        )
+    }
+
+    /// Takes connections over TLS only from now on, and presents this certificate of the authority's. Who is called
+    /// `client` needs one too.
+    pub(crate) fn only_over_tls(&mut self, authority: &Authority, certificate: &str) {
+        self.parameters = format!(
+            "?sslmode=verify-full&sslrootcert={}",
+            authority.file("ca.pem")
+        );
+        self.present(authority, certificate);
+        let rules = "hostssl all client 127.0.0.1/32 cert\nhostssl all all 127.0.0.1/32 trust\n";
+        fs::write(self.data().join("pg_hba.conf"), rules).unwrap();
+        self.append("ssl = on\nssl_ca_file = 'ca.pem'\nssl_cert_file = 'own.pem'\nssl_key_file = 'own.key'\n");
+        self.reload();
+        wait_until(LONG, "Postgres speaks TLS", || {
+            Session::try_open(&self.url()).is_ok()
+        });
+    }
+
+    /// Presents another certificate to whoever comes from now on.
+    pub(crate) fn present(&self, authority: &Authority, certificate: &str) {
+        for (from, to) in [
+            ("ca.pem", "ca.pem"),
+            (&*format!("{certificate}.pem"), "own.pem"),
+            (&*format!("{certificate}.key"), "own.key"),
+        ] {
+            let to = self.data().join(to);
+            fs::copy(authority.file(from), &to).unwrap();
+            // It refuses a key that others may read.
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600)).unwrap();
+            if let Some(user) = self.user {
+                chown(&to, Some(user.id), Some(user.group)).unwrap();
+            }
+        }
+        self.reload();
+    }
+
+    fn reload(&self) {
+        let pid = self.postmaster.as_ref().expect("Postgres is up").id();
+        succeed(Command::new("kill").args(["-HUP", &pid.to_string()]));
     }
 
     /// Changes a setting, for the running server too if it is one that a reload changes. The last value
@@ -211,6 +261,7 @@ impl PostgresServer {
             port: free_port(),
             user: self.user,
             postmaster: None,
+            parameters: String::new(),
         };
         if let Some(user) = self.user {
             chown(standby.folder.path(), Some(user.id), Some(user.group)).unwrap();

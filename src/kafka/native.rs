@@ -1,22 +1,49 @@
-//! Kafka's id of a topic, which a topic that was deleted and made again does not share with the old one.
+//! What librdkafka knows and rdkafka does not wrap: the id of a topic, which a topic that was deleted and made
+//! again does not share with the old one, and tokens of a client whose own queue nobody polls.
 //!
-//! librdkafka knows it, rdkafka does not wrap it. Everything that is made here is destroyed here, and
-//! nothing is kept.
+//! Everything that is made here is destroyed here, and nothing is kept.
 
-#![allow(unsafe_code, reason = "rdkafka does not wrap DescribeTopics")]
+#![allow(unsafe_code, reason = "rdkafka does not wrap these")]
 
-use std::ffi::{CString, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::ptr::null_mut;
 use std::time::Duration;
 
 use rdkafka::bindings as c;
-use rdkafka::client::ClientContext;
+use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use uuid::Uuid;
 
+/// Gives a client its first token. One that is polled asks for it by itself.
+pub(super) fn set_token<C: ClientContext>(
+    client: &Client<C>,
+    token: &OAuthToken,
+) -> KafkaResult<()> {
+    let refused = |why: String| KafkaError::ClientCreation(why);
+    let nul = |_| refused("a token has a NUL in it".to_owned());
+    let value = CString::new(&*token.token).map_err(nul)?;
+    let principal = CString::new(&*token.principal_name).map_err(nul)?;
+    let mut why: [c_char; 256] = [0; 256];
+    // SAFETY: the client lives as long as the reference, both texts as long as the call, which copies them, and the
+    // buffer is as long as is said.
+    let code = unsafe {
+        c::rd_kafka_oauthbearer_set_token(
+            client.native_ptr(),
+            value.as_ptr(),
+            token.lifetime_ms,
+            principal.as_ptr(),
+            null_mut(),
+            0,
+            why.as_mut_ptr(),
+            why.len(),
+        )
+    };
+    ok(code).map_err(|code| refused(format!("the token was not taken: {code}")))
+}
+
 /// Asks for a topic's id. None when the brokers give topics no ids. Blocks, at most about `limit`.
-pub(super) fn ask<C: ConsumerContext + ClientContext>(
+pub(super) fn topic_id<C: ConsumerContext + ClientContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     limit: Duration,

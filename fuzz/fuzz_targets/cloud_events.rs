@@ -1,0 +1,5 @@
+#![no_main]
+
+mod bounded;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| bounded::bounded(tidegate::fuzzing::cloud_events, input));

@@ -1,0 +1,120 @@
+//! Behind a PgBouncer in transaction mode, where every transaction may run in another session and nothing that a session
+//! knows outlives it. The core of what is promised holds there too.
+
+use std::time::Duration;
+
+use crate::harness::{LONG, World, behind_a_pooler, wait_until};
+use crate::{apply, crash, dead_letters, gate, outage, rebalance, relay, reset};
+
+/// Tests of other modules, once more.
+macro_rules! behind_a_pooler {
+    ($($module:ident::$test:ident),* $(,)?) => {$(
+        #[test]
+        fn $test() {
+            behind_a_pooler($module::$test);
+        }
+    )*};
+}
+
+behind_a_pooler![
+    apply::however_a_stream_is_cut_tables_and_messages_are_the_same,
+    crash::an_unanswered_commit_is_settled_by_another_process_too,
+    crash::twenty_kills_in_a_row_leave_exact_totals,
+    dead_letters::a_record_that_cannot_be_applied_holds_up_only_its_entity,
+    dead_letters::redriven_under_load_and_over_restarts_the_tables_are_the_fold,
+    gate::an_entity_in_two_partitions_never_goes_back,
+    outage::a_lock_that_is_held_too_long_is_waited_for,
+    rebalance::a_process_that_slept_through_a_rebalance_changes_nothing,
+    rebalance::a_stale_owner_cannot_commit,
+    relay::two_relays_send_everything_in_order,
+    reset::a_reset_under_load_repeats_and_loses_nothing,
+];
+
+fn commands_work() {
+    let world = World::ledger(2);
+    let mut stream = world.stream();
+    let process = world.start("a");
+    stream.produce(300);
+    world.assert_exact();
+    let partition = world.partition_status("journal", 0);
+    assert_ne!(partition["state"], "unattended", "{partition:#}");
+    for command in [
+        &["check"] as &[&str],
+        &["status"],
+        &["verify"],
+        &["doctor"],
+        &["explain", "balances", "--entity", "a-1"],
+        &["dead-letters", "list"],
+        &["outbox", "status"],
+        &["outbox", "quarantine", "list"],
+        &["pause", "journal"],
+        &["resume", "journal"],
+        &["reset", "turnover", "--to", "earliest", "--yes"],
+    ] {
+        world.tidegate(command).expect(0);
+    }
+    world.assert_exact();
+    process.stop();
+}
+
+#[test]
+fn commands_work_behind_a_pooler() {
+    behind_a_pooler(commands_work);
+}
+
+fn is_seen() {
+    let world = World::journal(1);
+    let pooler = world.tidegate(&["doctor"]).expect(0).stdout;
+    assert!(pooler.contains("a pooler in transaction mode"), "{pooler}");
+    // It is not said that there is one.
+    let unsaid = |name: &str| {
+        let launch = world.launch(name);
+        launch.env("TIDEGATE__POSTGRES__POOLER", "none")
+    };
+    let found = unsaid("unsaid").output(&["doctor"]).expect(70).stdout;
+    assert!(
+        found.contains("it forgets prepared statements: set `postgres.pooler`"),
+        "{found}"
+    );
+    // A session's lock would not be one.
+    let through = world
+        .launch("through")
+        .env("TIDEGATE__POSTGRES__POOLER", "transaction");
+    let refused = through.output(&["migrate"]).expect(78).stderr;
+    assert!(refused.contains("the server's own address"), "{refused}");
+}
+
+#[test]
+fn a_pooler_is_seen_and_what_cannot_pass_it_is_refused() {
+    behind_a_pooler(is_seen);
+}
+
+// More processes than sessions: they take turns, and nobody waits for ever.
+fn share_sessions() {
+    let world = World::ledger(4);
+    let mut stream = world.stream();
+    let launch = |name: &str| world.launch(name).env("TIDEGATE__APPLY__WRITERS", 2);
+    let processes = [
+        launch("a").start(),
+        launch("b").start(),
+        launch("c").start(),
+    ];
+    wait_until(LONG, "each has something", || {
+        processes
+            .iter()
+            .all(|process| world.has_some_of("journal", process))
+    });
+    for _ in 0..5 {
+        stream.produce(400);
+    }
+    world.wait_until_done(Duration::from_secs(60));
+    world.assert_exact();
+    for process in processes {
+        process.stop();
+    }
+}
+
+#[test]
+fn three_processes_share_five_sessions() {
+    behind_a_pooler(share_sessions);
+}

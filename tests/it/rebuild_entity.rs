@@ -1,0 +1,419 @@
+//! The rows of one entity are made anew, while everything goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::harness::{LONG, Output, World, message_id, wait_until};
+use crate::rebuild::{live, rebuild};
+
+/// A sum and a list of each entity; cannot apply some events, and sends a message for each.
+const TOTALS: &str = r#"
+[projections.totals]
+topics   = ["@in@"]
+entity   = "/e"
+sequence = "/s"
+gate     = "next"
+setup    = "totals.sql"
+columns  = { e = "text", s = "bigint", d = "bigint" }
+entity_rows = ["entry.e", "total.e"]
+
+[[projections.totals.apply]]
+sql = """
+INSERT INTO total AS t (e, n) SELECT e, count(*) FROM events GROUP BY e
+ON CONFLICT (e) DO UPDATE SET n = t.n + excluded.n"""
+
+[[projections.totals.apply]]
+sql = "INSERT INTO entry (e, s, share) SELECT e, s, 100 / d FROM events"
+
+[[projections.totals.emit]]
+name  = "step"
+topic = "@out@"
+sql   = "SELECT _ref, e AS key, jsonb_build_object('s', s) AS payload FROM events"
+"#;
+const SETUP: (&str, &str) = (
+    "totals.sql",
+    "CREATE TABLE total (e text PRIMARY KEY, n bigint NOT NULL);
+     CREATE TABLE entry (e text NOT NULL REFERENCES total (e), s bigint NOT NULL, share bigint,
+                         twice bigint GENERATED ALWAYS AS (share * 2) STORED, PRIMARY KEY (e, s));",
+);
+
+fn repair(world: &mut World) {
+    world.change_projections("100 / d FROM", "100 / nullif(d, 0) FROM");
+}
+
+fn entity(world: &World, entity: &str) -> Output {
+    rebuild(world, &["entity", "totals", entity, "--yes"])
+}
+
+/// Each entity's sum and list.
+fn rows(world: &World) -> BTreeMap<String, (i64, Vec<i64>)> {
+    let rows: Vec<(String, i64, Vec<i64>)> = world.db.rows(
+        "SELECT t.e, t.n, array_remove(array_agg(y.s ORDER BY y.s), NULL) FROM totals.total t
+         LEFT JOIN totals.entry y ON y.e = t.e AND y.twice IS NOT DISTINCT FROM y.share * 2 GROUP BY t.e, t.n",
+    );
+    rows.into_iter()
+        .map(|(e, n, list)| (e, (n, list)))
+        .collect()
+}
+
+/// What the rows are to be: sequences 1 to as many as each entity has.
+fn whole(highest: &BTreeMap<String, i64>) -> BTreeMap<String, (i64, Vec<i64>)> {
+    let of = |(e, high): (&String, &i64)| (e.clone(), (*high, (1..=*high).collect()));
+    highest.iter().map(of).collect()
+}
+
+fn send(world: &World, events: &[(&str, i64, i64)]) {
+    let sender = world.sender();
+    for (e, s, d) in events {
+        let partition = i32::from(e.as_bytes()[0]) % world.partitions();
+        sender.send_json(partition, &json!({ "e": e, "s": s, "d": d }));
+    }
+    sender.flush();
+}
+
+/// The messages in the outbox, by entity; none is there twice.
+fn messages(world: &World) -> BTreeMap<String, BTreeSet<i64>> {
+    let mut found: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
+    for message in world.outbox().into_values().flatten() {
+        let key = message.key;
+        let s = message.payload["s"].as_i64().unwrap();
+        assert!(
+            found.entry(key.clone()).or_default().insert(s),
+            "{key} {s} is there twice"
+        );
+    }
+    found
+}
+
+/// Tells a thread to stop when it is dropped.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+// I1, I3, I5, I8: two processes at work and a stream with copies that goes on; somebody damages rows of some entities again
+// and again, and they are made anew. In the end every row is what the log says, and every message was sent once.
+#[test]
+fn an_entity_is_made_anew_while_its_events_come_in() {
+    const ENTITIES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    let world = World::new(3, TOTALS, &[SETUP]);
+    let start = |name: &str| world.launch(name).batch_records_max(20).start();
+    let processes = [start("one"), start("two")];
+    let stop = AtomicBool::new(false);
+    let highest = thread::scope(|scope| {
+        let (world, stop) = (&world, &stop);
+        // Also where something fails, or it would go on for ever.
+        let stops = Stops(stop);
+        let feeding = scope.spawn(move || {
+            let (sender, mut random) = (world.sender(), world.random());
+            let mut highest: BTreeMap<String, i64> = BTreeMap::new();
+            while !stop.load(Ordering::Relaxed) {
+                let e = ENTITIES[random.usize(0..ENTITIES.len())];
+                let high = highest.entry(e.to_owned()).or_default();
+                // One in five is a copy of an earlier one.
+                let s = match *high > 0 && random.u8(0..5) == 0 {
+                    true => random.i64(1..=*high),
+                    false => *high + 1,
+                };
+                *high = s.max(*high);
+                let partition = i32::from(e.as_bytes()[0]) % 3;
+                sender.send_json(partition, &json!({ "e": e, "s": s, "d": 1 }));
+                thread::sleep(Duration::from_millis(2));
+            }
+            sender.flush();
+            highest
+        });
+        wait_until(LONG, "all are met", || {
+            world.progress() > 200 && rows(world).len() == ENTITIES.len()
+        });
+        for damaged in ["a", "d", "a"] {
+            world.db.run(&format!(
+                "DELETE FROM totals.entry WHERE e = '{damaged}' AND s % 2 = 0;
+                 UPDATE totals.total SET n = n + 1000 WHERE e = '{damaged}'"
+            ));
+            let others = |world: &World| {
+                let mut rows = rows(world);
+                rows.remove(damaged);
+                rows
+            };
+            let before = others(world);
+            let told = entity(world, damaged).expect(0).stdout;
+            assert!(told.contains("total: 1 row before, 1 now"), "{told}");
+            for (e, (n, list)) in others(world) {
+                assert!(n >= before[&e].0, "{e}");
+                assert_eq!(list, (1..=n).collect::<Vec<_>>(), "{e}");
+            }
+        }
+        drop(stops);
+        feeding.join().unwrap()
+    });
+    world.wait_until_done(LONG);
+    assert_eq!(rows(&world), whole(&highest));
+    let sent: BTreeMap<String, BTreeSet<i64>> = highest
+        .iter()
+        .map(|(e, high)| (e.clone(), (1..=*high).collect()))
+        .collect();
+    assert_eq!(messages(&world), sent);
+    processes.into_iter().for_each(|process| process.stop());
+    world.tidegate(&["verify"]).expect(0);
+    let built: i64 = world
+        .db
+        .one("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'totals\\_\\_%'");
+    assert_eq!((built, live(&world, "totals")), (0, 1));
+    let operations: Vec<(String, Value)> = world.db.rows(
+        "SELECT arguments ->> 'entity', after FROM tidegate.operation WHERE kind = 'rebuild-entity' ORDER BY at",
+    );
+    let entities: Vec<&str> = operations.iter().map(|(entity, _)| &**entity).collect();
+    assert_eq!(entities, ["a", "d", "a"]);
+}
+
+// I5, I6: what was parked of it and can be applied now is, with its messages; what still cannot be stays parked; nobody
+// else's letters, rights and rows are touched.
+#[test]
+fn parked_records_of_an_entity_come_out_right() {
+    let mut world = World::new(2, TOTALS, &[SETUP]);
+    send(
+        &world,
+        &[
+            ("a", 1, 1),
+            ("b", 1, 1),
+            ("a", 2, 0),
+            ("b", 2, 0),
+            ("a", 3, 1),
+            ("b", 3, 1),
+            ("c", 1, 1),
+        ],
+    );
+    let process = world.start("old");
+    world.wait_until_done(LONG);
+    assert_eq!(world.parked(), 4);
+    world.db.run("UPDATE totals.total SET n = 77 WHERE e = 'a'");
+
+    // With the same statements the same records wait, behind the right rows.
+    let told = entity(&world, "a").expect(0).stdout;
+    assert!(!told.contains("parked record"), "{told}");
+    assert_eq!(world.parked(), 4);
+    assert_eq!(rows(&world)["a"], (1, vec![1]));
+
+    process.stop();
+    repair(&mut world);
+    let process = world.start("new");
+    let told = entity(&world, "a").expect(0).stdout;
+    assert!(
+        told.contains("2 parked records of it are applied now, 2 messages of theirs"),
+        "{told}"
+    );
+    assert_eq!(world.parked(), 2);
+    assert_eq!(rows(&world)["a"], (3, vec![1, 2, 3]));
+    assert_eq!(rows(&world)["b"], (1, vec![1]));
+    let sent = |world: &World, e: &str| messages(world)[e].len();
+    assert_eq!((sent(&world, "a"), sent(&world, "b")), (3, 1));
+
+    // It goes on from there, and so do the others.
+    send(&world, &[("a", 4, 1), ("b", 4, 1)]);
+    world.wait_until_done(LONG);
+    world
+        .tidegate(&["dead-letters", "redrive", "totals"])
+        .expect(0);
+    assert_eq!(world.parked(), 0);
+    let highest = [("a", 4), ("b", 4), ("c", 1)].map(|(e, high)| (e.to_owned(), high));
+    assert_eq!(rows(&world), whole(&highest.into()));
+    assert_eq!(
+        (sent(&world, "a"), sent(&world, "b"), sent(&world, "c")),
+        (4, 4, 1)
+    );
+    let rights: i64 = world.db.one("SELECT count(*) FROM tidegate.unemitted");
+    assert_eq!(rights, 0);
+    process.stop();
+    world.tidegate(&["verify"]).expect(0);
+    // Nothing is sent again afterwards either.
+    let process = world.start("again");
+    world
+        .tidegate(&["reset", "totals", "--to", "earliest", "--yes"])
+        .expect(0);
+    world.wait_until_done(LONG);
+    assert_eq!((sent(&world, "a"), sent(&world, "b")), (4, 4));
+    let log = world.log();
+    let ids: BTreeSet<Uuid> = log
+        .iter()
+        .map(|record| message_id("totals", 1, world.incoming(), record, "step", 0))
+        .collect();
+    let found: BTreeSet<Uuid> = world
+        .outbox()
+        .into_values()
+        .flatten()
+        .map(|m| m.id)
+        .collect();
+    assert_eq!(found, ids);
+    process.stop();
+}
+
+// I8: a process that ends anywhere leaves the live rows, and the same command goes on; giving it up leaves nothing.
+#[test]
+fn an_entity_whose_rebuild_ends_halfway_is_as_it_was() {
+    let world = World::new(2, TOTALS, &[SETUP]);
+    send(&world, &[("a", 1, 1), ("b", 1, 1), ("a", 2, 1)]);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    world.db.run("UPDATE totals.total SET n = 77 WHERE e = 'a'");
+    let before = rows(&world);
+    let ends = |point: &str| {
+        let launch = world
+            .launch("rebuild")
+            .failpoints(&format!("{point}=0*off->return"));
+        launch
+            .output(&["rebuild", "entity", "totals", "a", "--yes"])
+            .expect(-9);
+    };
+    for point in [
+        "rebuild-after-begin",
+        "apply-before-commit",
+        "rebuild-holding",
+        "rebuild-after-messages",
+        "rebuild-before-cut-over",
+    ] {
+        ends(point);
+        assert_eq!(rows(&world), before, "{point}");
+    }
+    // Nothing else goes on with it.
+    for (command, words) in [
+        (&["cut-over", "totals", "--yes"][..], "of entity `a` alone"),
+        (&["start", "totals"], "of entity `a` alone"),
+        (&["entity", "totals", "b", "--yes"], "of entity `a` alone"),
+    ] {
+        let refused = rebuild(&world, command).expect(70);
+        assert!(
+            refused.stderr.contains(words),
+            "{words:?} in {}",
+            refused.stderr
+        );
+    }
+    let told = rebuild(&world, &["status", "totals"]).expect(0).stdout;
+    assert!(told.contains("of entity `a` alone"), "{told}");
+    rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
+    assert_eq!(rows(&world), before);
+    ends("rebuild-after-cut-over");
+    assert_eq!(rows(&world)["a"], (2, vec![1, 2]));
+    // Repeated, it is made anew once more.
+    entity(&world, "a").expect(0);
+    assert_eq!(rows(&world)["a"], (2, vec![1, 2]));
+    send(&world, &[("a", 3, 1)]);
+    world.wait_until_done(LONG);
+    assert_eq!(rows(&world)["a"], (3, vec![1, 2, 3]));
+    process.stop();
+}
+
+// I8: nothing is changed where rows could be lost or mixed, and the reason is told.
+#[test]
+fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missing() {
+    let mut world = World::new(2, TOTALS, &[SETUP]);
+    send(
+        &world,
+        &[("a", 1, 1), ("b", 1, 1), ("a", 2, 1), ("b", 2, 0)],
+    );
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    let before = rows(&world);
+    let refuse = |world: &World, more: &[&str], words: &str| {
+        let command = [&["entity", "totals", "a", "--yes"], more].concat();
+        let refused = rebuild(world, &command).expect(70);
+        assert!(
+            refused.stderr.contains(words),
+            "{words:?} in {}",
+            refused.stderr
+        );
+        assert_eq!(rows(world), before);
+    };
+    let said = r#"entity_rows = ["entry.e", "total.e"]"#;
+    for (instead, words) in [
+        ("# none", "nobody has said"),
+        (
+            r#"entity_rows = ["entry.e"]"#,
+            "table `total` may have rows",
+        ),
+        (
+            r#"entity_rows = ["entry.e", "total.x"]"#,
+            "table `total` has no column `x`",
+        ),
+        (
+            r#"entity_rows = ["entry.e", "total.e", "sum.e"]"#,
+            "there is no table `sum`",
+        ),
+    ] {
+        world.change_projections(said, instead);
+        refuse(&world, &[], words);
+        world.change_projections(instead, said);
+    }
+    world.change_projections("[projections.totals]", "[projections.totals]\nversion = 2");
+    refuse(&world, &[], "made by another definition");
+    world.change_projections("\nversion = 2", "");
+    world
+        .db
+        .run("ALTER TABLE totals.entry ADD COLUMN id bigint GENERATED ALWAYS AS IDENTITY");
+    refuse(
+        &world,
+        &[],
+        "column `id` of table `entry` is numbered by Postgres",
+    );
+    world.db.run("ALTER TABLE totals.entry DROP COLUMN id");
+    world
+        .db
+        .run("CREATE TABLE public.note (e text REFERENCES totals.total (e) ON DELETE CASCADE)");
+    refuse(&world, &[], "would delete or change other rows");
+    world.db.run("DROP TABLE public.note");
+
+    // Not where it was: its gate tells.
+    let elsewhere = format!("{}/{}", world.incoming(), (i32::from(b'a') + 1) % 2);
+    refuse(
+        &world,
+        &["--partition", &elsewhere],
+        "no event of it was met",
+    );
+    rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
+    refuse(
+        &world,
+        &["--partition", "nowhere/0"],
+        "is none that the projection reads",
+    );
+    let there = format!("{}/{}", world.incoming(), i32::from(b'a') % 2);
+    rebuild(
+        &world,
+        &["entity", "totals", "a", "--yes", "--partition", &there],
+    )
+    .expect(0);
+    assert_eq!(rows(&world), before);
+
+    // What an operator has given up is not for a build to apply.
+    let number: i64 = world
+        .db
+        .one("SELECT number FROM tidegate.dead_letter WHERE state = 'waiting'");
+    world
+        .tidegate(&[
+            "dead-letters",
+            "discard",
+            "totals",
+            "--number",
+            &number.to_string(),
+            "--why",
+            "test",
+            "--yes",
+        ])
+        .expect(0);
+    repair(&mut world);
+    let refused = entity(&world, "b").expect(70);
+    assert!(
+        refused.stderr.contains("was given up by an operator"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(rows(&world), before);
+    process.stop();
+}
