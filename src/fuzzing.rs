@@ -226,7 +226,7 @@ pub fn sql(input: &[u8]) {
         default: None,
         unit: None,
     };
-    let _ = Statement::new(text, &[column]);
+    let _ = Statement::new(text, &[column], false);
 }
 
 #[cfg(test)]
