@@ -111,6 +111,13 @@ points! {
     /// It is committed, the operator does not know.
     REBUILD_AFTER_ABANDON = "rebuild-after-abandon";
 
+    /// What a build has taken in: its gates are written, in an open transaction.
+    BULK_AFTER_GATES = "bulk-after-gates";
+    /// All of it is written, and it is not committed.
+    BULK_BEFORE_COMMIT = "bulk-before-commit";
+    /// It is committed, nothing else knows.
+    BULK_AFTER_COMMIT = "bulk-after-commit";
+
     /// Positions are moved by hand, and it is not committed.
     REPOSITION_BEFORE_COMMIT = "reposition-before-commit";
     /// It is committed, the operator does not know.

@@ -212,7 +212,7 @@ pub fn sql(input: &[u8]) {
         return;
     };
     let _ = script_problem(sql);
-    let text = SqlText {
+    let text = || SqlText {
         sql: sql.to_owned(),
         label: "apply 1".to_owned(),
         per_event: false,
@@ -226,7 +226,9 @@ pub fn sql(input: &[u8]) {
         default: None,
         unit: None,
     };
-    let _ = Statement::new(text, &[column]);
+    for gate_in in [false, true] {
+        let _ = Statement::new(text(), std::slice::from_ref(&column), gate_in);
+    }
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ pub(crate) struct Config {
     /// A pooler in transaction mode is between us and Postgres.
     pub(crate) pooled: bool,
     pub(crate) apply: Apply,
+    pub(crate) rebuild: Rebuild,
     pub(crate) relay: Relay,
     pub(crate) memory: Memory,
     pub(crate) schema_registry: Option<registry::Settings>,
@@ -91,6 +92,14 @@ pub(crate) struct Apply {
     pub(crate) drain_max: Duration,
     /// Whether a batch's COMMIT waits for the disk.
     pub(crate) synchronous_commit: bool,
+}
+
+/// How a read model is built beside the live one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rebuild {
+    pub(crate) writers: usize,
+    /// Bytes of what all writers may have taken in and not written.
+    pub(crate) memory_max: usize,
 }
 
 /// Whether and how this process sends the outbox.
@@ -149,6 +158,7 @@ pub(crate) struct Draft {
     kafka: Option<Kafka>,
     pub(crate) postgres: Option<(String, Timeouts, bool)>,
     apply: Option<Apply>,
+    rebuild: Option<Rebuild>,
     relay: Option<Relay>,
     memory: Option<Memory>,
     schema_registry: Option<registry::Settings>,
@@ -163,9 +173,13 @@ impl Draft {
     /// # Errors
     /// All problems at once.
     pub(crate) fn into_config(self) -> Result<Config, Error> {
-        let of_process = self.apply.zip(self.relay).zip(self.memory);
+        let of_process = self
+            .apply
+            .zip(self.rebuild)
+            .zip(self.relay)
+            .zip(self.memory);
         match (self.kafka, self.postgres, of_process) {
-            (Some(kafka), Some(postgres), Some(((apply, relay), memory)))
+            (Some(kafka), Some(postgres), Some((((apply, rebuild), relay), memory)))
                 if self.problems.is_empty() =>
             {
                 let (postgres_url, timeouts, pooled) = postgres;
@@ -178,6 +192,7 @@ impl Draft {
                     timeouts,
                     pooled,
                     apply,
+                    rebuild,
                     relay,
                     memory,
                     schema_registry: self.schema_registry,
@@ -339,6 +354,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     let kafka = top.table("kafka", sources);
     let postgres = top.table("postgres", sources);
     let apply = top.table("apply", sources);
+    let rebuild = top.table("rebuild", sources);
     let relay = top.table("relay", sources);
     let memory = top.table("memory", sources);
     let outbox = top.table("outbox", sources);
@@ -355,6 +371,7 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.kafka = read_kafka(kafka, drain, sources);
     draft.postgres = read_postgres(postgres, sources);
     draft.apply = Some(apply);
+    draft.rebuild = Some(read_rebuild(rebuild, sources));
     draft.relay = Some(read_relay(relay, sources));
     draft.memory = Some(memory::read(memory, sources));
     draft.keep_messages = read_outbox(outbox, sources);
@@ -526,6 +543,17 @@ fn read_apply(section: Section<'_>, sources: &mut Sources<'_>) -> Apply {
         sources,
     );
     apply
+}
+
+fn read_rebuild(section: Section<'_>, sources: &mut Sources<'_>) -> Rebuild {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let megabytes = section.count("memory_mb_max", 1..=1_000_000, 512, sources);
+    let rebuild = Rebuild {
+        writers: section.count("writers", 1..=64, cores.min(4), sources),
+        memory_max: megabytes.saturating_mul(1 << 20),
+    };
+    section.finish(&["writers", "memory_mb_max"], sources);
+    rebuild
 }
 
 fn read_relay(mut section: Section<'_>, sources: &mut Sources<'_>) -> Relay {

@@ -57,6 +57,15 @@ pub(crate) fn newest(
     (admissions, after)
 }
 
+/// One event at a gate that stands at `last`, none before the first, and behind which nothing waits.
+pub(crate) fn one(last: Option<i64>, sequence: i64, is_next: bool) -> Admission {
+    match last {
+        Some(last) if sequence <= last => Admission::Stale,
+        Some(last) if is_next && sequence - 1 != last => Admission::Waits,
+        _ => Admission::Admitted,
+    }
+}
+
 /// No gate: admits everything but what is `rejected`, and what comes behind.
 pub(crate) fn none(
     standing: Standing,
@@ -268,6 +277,28 @@ mod tests {
             let (rest, end) = none(middle, tail.len(), rejected_later);
             parts.extend(rest);
             prop_assert_eq!(whole, (parts, end));
+        }
+
+        /// One by one, up to the first that waits, is the same as all at once.
+        #[test]
+        fn one_by_one_is_decided_like_all(sequences in prop::collection::vec(0_i64..12, 0..40)) {
+            for is_next in [false, true] {
+                let mut last = is_next.then_some(0);
+                let mut found = Vec::new();
+                for sequence in &sequences {
+                    let admission = one(last, *sequence, is_next);
+                    if admission == A {
+                        last = Some(*sequence);
+                    }
+                    found.push(admission);
+                }
+                let (all, end) = match is_next {
+                    true => next(at(0), &sequences, &BTreeSet::new(), |_| false),
+                    false => newest(None, false, &sequences, |_| false),
+                };
+                prop_assert_eq!(found, all);
+                prop_assert_eq!(last.unwrap_or(i64::MIN), end.sequence);
+            }
         }
 
         /// A run is admitted exactly as event by event.

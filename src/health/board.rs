@@ -346,6 +346,15 @@ impl Board {
         self.seen().partitions.remove(projection);
     }
 
+    /// How far a projection's writers are, which may be further than what they have committed.
+    pub(crate) fn next_offsets(&self, projection: &str) -> Vec<(TopicPartition, i64)> {
+        let seen = self.seen();
+        let views = seen.partitions.get(projection).into_iter().flatten();
+        views
+            .filter_map(|(partition, view)| Some((partition.clone(), view.next?)))
+            .collect()
+    }
+
     /// The partitions of this process, by projection.
     pub(crate) fn partitions(&self) -> Vec<(String, TopicPartition)> {
         let seen = self.seen();

@@ -212,7 +212,7 @@ impl<'c> Context<'c> {
 
 /// Why a message could not be stored or sent: better refused with its record than stuck in the outbox,
 /// where everything behind it would wait.
-fn problem(name: &str, message: &Message) -> Option<String> {
+pub(super) fn problem(name: &str, message: &Message) -> Option<String> {
     let Message {
         topic,
         key,

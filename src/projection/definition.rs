@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bulk::Bulk;
 use super::column::Column;
 use super::fold::{Fold, Folded};
 use super::gate_in::GateIn;
@@ -553,6 +554,14 @@ impl Projection {
     ///
     /// Stored with the generation too, to say at a start that they have changed. They do not keep a claim
     /// from going on: a statement that is repaired must be able to.
+    /// What can take in a build's events before it writes, if nothing is to be remembered of each of them.
+    pub(crate) fn bulk(&self) -> Option<Box<dyn Bulk>> {
+        match (&self.event_id, self.history, &self.gate_in) {
+            (None, None, None) => self.handler.bulk(self.gate),
+            _ => None,
+        }
+    }
+
     pub(crate) fn statements(&self) -> String {
         let (columns, tombstones, seed) = (&self.columns, self.tombstones, &self.seed);
         let format = match &self.format {

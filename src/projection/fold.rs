@@ -14,7 +14,9 @@ use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgHasArrayType, PgRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Encode, FromRow, Postgres, Row as _, Type};
 
+use super::bulk::{Bulk, Fields, Statements, States, types};
 use super::context::Context;
+use super::definition::Gate;
 use super::events::{Batch, Event, Ref};
 use super::gate_in::{GateIn, SEQUENCE};
 use super::handler::{Handler, HandlerError};
@@ -84,7 +86,7 @@ pub trait Fold: Send + Sync + 'static {
 /// It is read by [`FromRow`], by the names of its fields, and written by [`columns`](Self::columns), so the two must
 /// name the same columns. For a state that is a document, one `jsonb` column will do: `#[sqlx(json)]` on the field, and
 /// [`sqlx::types::Json`] around the value.
-pub trait State: for<'r> FromRow<'r, PgRow> + Send + 'static {
+pub trait State: for<'r> FromRow<'r, PgRow> + Send + Sync + 'static {
     /// The table, in the projection's schema.
     const TABLE: &'static str;
     /// Its primary key, of type `text`: the entity. No other type will do, since two entities that are
@@ -97,19 +99,22 @@ pub trait State: for<'r> FromRow<'r, PgRow> + Send + 'static {
 
 /// Takes in the columns of a [`State`].
 pub struct Columns<'s, S> {
-    states: &'s [S],
+    states: Vec<&'s S>,
     names: Vec<&'static str>,
     /// One array for each column.
     arguments: PgArguments,
+    /// Instead of arrays, the fields of the only state.
+    fields: Option<Fields>,
     failed: Option<BoxDynError>,
 }
 
 impl<'s, S> Columns<'s, S> {
-    fn new(states: &'s [S]) -> Self {
+    fn new(states: impl IntoIterator<Item = &'s S>) -> Self {
         Self {
-            states,
+            states: states.into_iter().collect(),
             names: Vec::new(),
             arguments: PgArguments::default(),
+            fields: None,
             failed: None,
         }
     }
@@ -120,8 +125,16 @@ impl<'s, S> Columns<'s, S> {
         T: Encode<'s, Postgres> + Type<Postgres> + PgHasArrayType,
     {
         self.names.push(name);
-        let values: Vec<T> = self.states.iter().map(value).collect();
-        self.push(values);
+        let mut values = self.states.iter().map(|state| value(state));
+        let Some(fields) = &mut self.fields else {
+            let values = values.collect();
+            return self.push(values);
+        };
+        if let Some(value) = values.next()
+            && let Err(error) = fields.push(&value)
+        {
+            self.failed.get_or_insert(error);
+        }
     }
 
     fn push<'q, T>(&mut self, values: Vec<T>)
@@ -134,12 +147,42 @@ impl<'s, S> Columns<'s, S> {
     }
 }
 
+impl<S: State> Columns<'_, S> {
+    /// The arrays that a statement is sent with: entities, and one for each column.
+    pub(super) fn arrays(
+        entities: Vec<&str>,
+        states: Vec<&S>,
+    ) -> Result<PgArguments, HandlerError> {
+        let mut columns = Columns::new(states);
+        columns.push(entities);
+        S::columns(&mut columns);
+        columns.end().map(|columns| columns.arguments)
+    }
+
+    /// One state as COPY takes it, without its key.
+    pub(super) fn fields(state: &S) -> Result<Fields, HandlerError> {
+        let mut columns = Columns::new([state]);
+        columns.fields = Some(Fields::default());
+        S::columns(&mut columns);
+        columns
+            .end()
+            .map(|columns| columns.fields.unwrap_or_default())
+    }
+
+    fn end(self) -> Result<Self, HandlerError> {
+        match self.failed {
+            None => Ok(self),
+            Some(error) => Err(failed("writing states", sqlx::Error::Encode(error))),
+        }
+    }
+}
+
 /// The messages of one event.
 ///
 /// They leave in the event's name, if its batch commits, under the rules of [`Context::emit`].
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
-    emitted: Vec<(String, Message)>,
+    pub(super) emitted: Vec<(String, Message)>,
 }
 
 impl Messages {
@@ -151,7 +194,7 @@ impl Messages {
 
 /// A [`Fold`] behind a pointer, with its statements.
 pub(crate) struct Folded<F> {
-    fold: F,
+    pub(super) fold: Arc<F>,
     load: Arc<str>,
     store: Arc<str>,
     delete: Arc<str>,
@@ -159,6 +202,8 @@ pub(crate) struct Folded<F> {
     gate_in: GateIn,
     insert: Arc<str>,
     update: Arc<str>,
+    /// The same from memory.
+    pub(super) bulk: Arc<Statements>,
 }
 
 /// What a batch has made of its entities' states.
@@ -201,22 +246,19 @@ impl<S: State> Kept<'_, S> {
                 columns.push(self.previous);
             }
         }
-        match columns.failed {
-            None => Ok(columns.arguments),
-            Some(error) => Err(failed("writing states", sqlx::Error::Encode(error))),
-        }
+        columns.end().map(|columns| columns.arguments)
     }
 }
 
 impl<F: Fold> Folded<F> {
     pub(crate) fn new(fold: F) -> Self {
-        let mut columns = Columns::<F::State>::new(&[]);
+        let mut columns = Columns::<F::State>::new([]);
         F::State::columns(&mut columns);
         let (table, key) = (quoted(F::State::TABLE), quoted(F::State::KEY));
         let (mut listed, mut arrays, mut set) = (String::new(), String::new(), Vec::new());
         let (mut named, mut compared) = (String::new(), format!("{SEQUENCE} = m.sequence"));
         let mut number = 1;
-        for name in columns.names {
+        for name in &columns.names {
             number += 1;
             let name = quoted(name);
             let _ = write!(listed, ", {name}");
@@ -230,14 +272,31 @@ impl<F: Fold> Folded<F> {
             true => "NOTHING".to_owned(),
             false => format!("UPDATE SET {}", set.join(", ")),
         };
-        Self {
-            fold,
-            load: format!("SELECT {key}{listed} FROM {table} WHERE {key} = ANY ($1)").into(),
-            store: format!(
-                "INSERT INTO {table} ({key}{listed}) SELECT unnest($1){arrays} ON CONFLICT ({key}) DO {met}"
+        let load: Arc<str> =
+            format!("SELECT {key}{listed} FROM {table} WHERE {key} = ANY ($1)").into();
+        let store: Arc<str> = format!(
+            "INSERT INTO {table} ({key}{listed}) SELECT unnest($1){arrays} ON CONFLICT ({key}) DO {met}"
+        )
+        .into();
+        let delete: Arc<str> = format!("DELETE FROM {table} WHERE {key} = ANY ($1)").into();
+        let bulk = Statements {
+            load: Arc::clone(&load),
+            store: Arc::clone(&store),
+            delete: Arc::clone(&delete),
+            copy: format!("COPY {table} ({key}{listed}) FROM STDIN WITH (FORMAT binary)").into(),
+            columns: columns.names,
+            types: types(&table),
+            is_empty: format!(
+                "SELECT NOT EXISTS (SELECT FROM {table}) AND NOT EXISTS (SELECT FROM _gate)"
             )
             .into(),
-            delete: format!("DELETE FROM {table} WHERE {key} = ANY ($1)").into(),
+        };
+        Self {
+            fold: Arc::new(fold),
+            bulk: Arc::new(bulk),
+            load,
+            store,
+            delete,
             gate_in: GateIn::new(F::State::TABLE, F::State::KEY, &listed),
             insert: format!(
                 "INSERT INTO {table} ({key}{listed}, {SEQUENCE}) SELECT unnest($1){arrays}, unnest(${sequence}) ON CONFLICT ({key}) DO NOTHING"
@@ -417,7 +476,7 @@ fn entities<'e>(batch: &Batch<'e>) -> impl Iterator<Item = (&'e str, &'e [Ref])>
     groups.map(|refs| (events.entity(refs[0]), refs))
 }
 
-fn failed(doing: &str, error: sqlx::Error) -> HandlerError {
+pub(super) fn failed(doing: &str, error: sqlx::Error) -> HandlerError {
     HandlerError::from(error).within(doing)
 }
 
@@ -442,6 +501,10 @@ impl<F: Fold> Handler for Folded<F> {
     fn entity_rows(&self) -> Option<(String, String)> {
         let table = <F::State as State>::TABLE;
         Some((table.to_owned(), <F::State as State>::KEY.to_owned()))
+    }
+
+    fn bulk(&self, gate: Gate) -> Option<Box<dyn Bulk>> {
+        Some(Box::new(States::of(self, gate)?))
     }
 
     fn apply<'a>(

@@ -6,7 +6,9 @@ use std::future::Future;
 
 use futures_util::future::BoxFuture;
 
+use super::bulk::Bulk;
 use super::context::Context;
+use super::definition::Gate;
 use super::events::{Batch, Event, Ref};
 use crate::engine::Class;
 
@@ -95,7 +97,10 @@ pub(crate) trait Handler: Send + Sync {
     }
 
     /// The table of these states, and the column that has their entity.
-    fn entity_rows(&self) -> Option<(String, String)> {
+    fn entity_rows(&self) -> Option<(String, String)> {}
+
+    /// For what is built beside the live tables: the same effects, from memory. None if it cannot.
+    fn bulk(&self, _: Gate) -> Option<Box<dyn Bulk>> {
         None
     }
 

@@ -3,6 +3,7 @@
 //! A [`Projection`] is a named read model: its topics, its gate, its handler, its tables. Handlers
 //! get the open transaction and cannot commit it. Nothing here runs anything; `runtime` does.
 
+mod bulk;
 mod column;
 mod context;
 mod definition;
@@ -26,6 +27,7 @@ pub use source::Source;
 
 pub use crate::types::Message;
 
+pub(crate) use bulk::Bulk;
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};
 pub(crate) use definition::{

@@ -640,13 +640,7 @@ fn moves<'a>(parts: &[Part<'a>], events: &Events<'_>, outcomes: &[Outcome]) -> V
     let moves = parts.iter().zip(&events.shares).map(|(part, share)| {
         let mut totals = Totals::default();
         for outcome in &outcomes[share.refs.start as usize..share.refs.end as usize] {
-            match outcome {
-                Outcome::Applied => totals.applied += 1,
-                Outcome::Stale => totals.stale += 1,
-                Outcome::Duplicate => totals.duplicate += 1,
-                Outcome::Filtered => totals.filtered += 1,
-                Outcome::Parked => totals.parked += 1,
-            }
+            count(&mut totals, *outcome);
         }
         Advance {
             partition: part.partition,
@@ -659,4 +653,15 @@ fn moves<'a>(parts: &[Part<'a>], events: &Events<'_>, outcomes: &[Outcome]) -> V
         }
     });
     moves.collect()
+}
+
+/// Counts what became of a record.
+pub(super) fn count(totals: &mut Totals, outcome: Outcome) {
+    match outcome {
+        Outcome::Applied => totals.applied += 1,
+        Outcome::Stale => totals.stale += 1,
+        Outcome::Duplicate => totals.duplicate += 1,
+        Outcome::Filtered => totals.filtered += 1,
+        Outcome::Parked => totals.parked += 1,
+    }
 }

@@ -4,6 +4,7 @@ mod admission;
 mod adoption;
 mod apply;
 mod attendance;
+mod bulk;
 mod claim;
 mod dead_letter_topic;
 mod history;

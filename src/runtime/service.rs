@@ -120,7 +120,7 @@ pub(super) struct Service {
     /// Rings when a batch has put messages in the outbox.
     outbox: Arc<Notify>,
     /// What everybody here does, for whoever asks.
-    board: Board,
+    pub(super) board: Board,
     /// Cancelled by whoever wants the service to end: a signal, or the first task that cannot go on.
     pub(super) stop: CancellationToken,
 }
@@ -482,6 +482,7 @@ impl Service {
         let (ids, topic_ids) = watch::channel(known);
         let topics = projection.topics.clone();
         tokio::spawn(topic_watch::watch(self.cluster.clone(), topics, ids));
+        let bulk_bytes_max = self.config.rebuild.memory_max / inputs.len().max(1);
         for inputs in inputs {
             let writer = Writer {
                 projection: Arc::clone(projection),
@@ -498,6 +499,7 @@ impl Service {
                     batch_linger: self.config.apply.batch_linger,
                     // What a crash takes back of a build is built again.
                     synchronous_commit: self.config.apply.synchronous_commit && role == Role::Live,
+                    bulk_bytes_max,
                 },
                 owner: self.owner.clone(),
                 secrets: Arc::clone(&self.secrets),

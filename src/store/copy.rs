@@ -80,6 +80,11 @@ impl Row<'_> {
         Ok(())
     }
 
+    /// Fields as they are sent, each with its length before it.
+    pub(crate) fn encoded(&mut self, fields: &[u8]) {
+        self.bytes.extend_from_slice(fields);
+    }
+
     pub(crate) fn text(&mut self, value: &str) -> Result<(), Error> {
         self.bytes(Some(value.as_bytes()))
     }

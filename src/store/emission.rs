@@ -66,6 +66,10 @@ impl Offsets {
 pub(crate) struct Rights(BTreeSet<Offsets>);
 
 impl Rights {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn has(&self, record: &Offsets) -> bool {
         let up_to = Offsets {
             to: i64::MAX,

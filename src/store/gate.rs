@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, PgConnection, Row};
 
-use super::Error;
+use super::copy::Copy;
+use super::{Error, sqlstate};
 use crate::engine::gate::Standing;
 
 const NEWEST: &str = include_str!("sql/gate_newest.sql");
@@ -13,8 +14,14 @@ const NEXT: &str = include_str!("sql/gate_next.sql");
 const LOCK: &str = include_str!("sql/gate_lock.sql");
 const MOVE: &str = include_str!("sql/gate_move.sql");
 const MET: &str = include_str!("sql/gate_met.sql");
+const COPY: &str = include_str!("sql/gate_copy.sql");
+const COMPARE: &str = include_str!("sql/gate_compare.sql");
+const STANDS: &str = include_str!("sql/gate_stands.sql");
 const READ: &str = include_str!("sql/gate_read.sql");
 const PARKED: &str = include_str!("sql/gate_parked.sql");
+
+/// Gates that one statement writes of many, so that none of them runs into a timeout.
+const ROWS_MAX: usize = 50_000;
 
 /// An entity whose gate moved.
 ///
@@ -170,4 +177,71 @@ pub(crate) async fn read(
         .bind(entity)
         .fetch_optional(connection)
         .await?)
+}
+
+/// Reads where gates stand, without a lock: only to be believed until they are compared.
+pub(crate) async fn believe(
+    connection: &mut PgConnection,
+    entities: &[String],
+) -> Result<Vec<(String, Stands)>, Error> {
+    let rows = sqlx::query(STANDS)
+        .bind(entities)
+        .fetch_all(connection)
+        .await?;
+    let stands = |row: &PgRow| Ok((row.try_get(0)?, Stands::from_row(row)?));
+    rows.iter().map(stands).collect()
+}
+
+/// A gate that moves from where it is believed to stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Move<'a> {
+    pub(crate) entity: &'a str,
+    /// None for an entity never seen.
+    pub(crate) from: Option<i64>,
+    pub(crate) to: i64,
+}
+
+/// Moves gates that still stand where they are believed to; false if one does not, which leaves the transaction
+/// good for nothing but a ROLLBACK. Entities sorted, each once (I4).
+pub(crate) async fn compare_and_move(
+    connection: &mut PgConnection,
+    moves: &[Move<'_>],
+) -> Result<bool, Error> {
+    let (new, known): (Vec<&Move<'_>>, Vec<&Move<'_>>) =
+        moves.iter().partition(|gate| gate.from.is_none());
+    for new in new.chunks(ROWS_MAX) {
+        match copy(connection, new).await {
+            Ok(()) => {}
+            Err(Error::Sql(error)) if sqlstate(&error).as_deref() == Some("23505") => {
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    for known in known.chunks(ROWS_MAX) {
+        let done = sqlx::query(COMPARE)
+            .bind(known.iter().map(|gate| gate.entity).collect::<Vec<_>>())
+            .bind(known.iter().map(|gate| gate.to).collect::<Vec<_>>())
+            .bind(known.iter().map(|gate| gate.from).collect::<Vec<_>>())
+            .execute(&mut *connection)
+            .await?;
+        if done.rows_affected() != known.len() as u64 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+async fn copy(connection: &mut PgConnection, new: &[&Move<'_>]) -> Result<(), Error> {
+    let mut copy = Copy::begin(connection, COPY).await?;
+    for gate in new {
+        let mut row = copy.row(2);
+        row.text(gate.entity)?;
+        row.bigint(gate.to)?;
+        copy.send_if_full().await?;
+    }
+    match copy.finish().await? == new.len() as u64 {
+        true => Ok(()),
+        false => Err(Error::Unexpected("a gate was not stored".to_owned())),
+    }
 }

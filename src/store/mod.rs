@@ -6,7 +6,7 @@
 
 pub(crate) mod blocking;
 pub(crate) mod compare;
-mod copy;
+pub(crate) mod copy;
 pub(crate) mod dead_letter;
 mod emission;
 pub(crate) mod entity;

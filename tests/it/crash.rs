@@ -10,13 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use crate::dead_letters::{self, waiting};
-use crate::failpoint;
 use crate::harness::{
     LONG, Launch, Process, Proxy, Stream, Trouble, Watch, World, committed_offsets, create_topic,
     delete, wait_until,
 };
 use crate::relay::assert_sent;
 use crate::relay_quarantine::{Message, emit, passed, received, release, wait_until_nothing_waits};
+use crate::{bulk, failpoint};
 
 const SIGKILL: i32 = 9;
 const PROJECTIONS: [&str; 3] = ["balances", "turnover", "journal"];
@@ -513,6 +513,55 @@ fn a_rebuild_that_ends_anywhere_leaves_the_live_generation_and_goes_on() {
     }
     world.tidegate(&abandon).expect(70);
     assert_recovers(&world, stream);
+}
+
+// I1, I8: what a build has taken in is written, rows, gates and positions, or nothing of it is.
+#[test]
+fn a_build_that_ends_while_it_writes_what_it_took_in_goes_on() {
+    let world = bulk::applied(2, |world| {
+        let sender = world.sender();
+        for number in 0..4_000 {
+            let (entity, sequence) = (format!("e-{}", number % 400), number / 400 + 1);
+            let headers = [("sequence", sequence.to_string())];
+            let headers = headers
+                .each_ref()
+                .map(|(name, value)| (*name, value.as_bytes()));
+            let value = format!(r#"{{"amount":{number}}}"#);
+            let (key, value) = (Some(entity.as_bytes()), Some(value.as_bytes()));
+            sender.send_with_headers(number % 2, key, value, &headers);
+        }
+        sender.flush();
+    });
+    let build = ["rebuild", "start", "next"];
+    for point in points("bulk") {
+        let ends = format!("{point}=return");
+        let launch = bulk::launch(&world, "rebuild").failpoints(&ends);
+        launch.output(&build).expect(-SIGKILL);
+        wait_until(LONG, "its connections are gone", || {
+            world.db.one(
+                "SELECT count(*) = 0 FROM pg_stat_activity
+                 WHERE datname = current_database() AND application_name LIKE 'tidegate %'",
+            )
+        });
+        let built: Vec<(i64, i64, i64)> = world.db.rows(
+            "SELECT (SELECT coalesce(sum(events), 0) FROM next__g2.sum),
+                    (SELECT coalesce(sum(sequence), 0)::bigint FROM next__g2._gate),
+                    (SELECT sum(consumed)::bigint FROM tidegate.position WHERE projection = 'next' AND generation = 2)",
+        );
+        let (events, sequences, consumed) = built[0];
+        assert_eq!((events, sequences), (consumed, consumed), "{point}");
+        assert_eq!(
+            consumed > 0,
+            point == failpoint::BULK_AFTER_COMMIT,
+            "{point}"
+        );
+        bulk::launch(&world, "verify").output(&["verify"]).expect(0);
+    }
+    bulk::launch(&world, "rebuild").output(&build).expect(0);
+    let differ: i64 = world.db.one(
+        "SELECT count(*) FROM next.sum a FULL JOIN next__g2.sum b USING (entity) WHERE a IS DISTINCT FROM b",
+    );
+    assert_eq!(differ, 0);
 }
 
 // I9: sent again or not, every message is there, with its id and in its order.

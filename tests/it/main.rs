@@ -24,6 +24,7 @@ mod avro;
 mod avro_ledger;
 mod avro_registry;
 mod avro_tls;
+mod bulk;
 mod chaos;
 mod cli;
 mod crash;

@@ -283,6 +283,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
         &[
             "src/store/",
             "src/sql_projection/",
+            "src/projection/bulk.rs",
             "src/projection/context.rs",
             "src/projection/fold.rs",
             "src/projection/gate_in.rs",
@@ -292,6 +293,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/admission.rs",
             "src/runtime/adoption.rs",
             "src/runtime/apply.rs",
+            "src/runtime/bulk.rs",
             "src/runtime/claim.rs",
             "src/runtime/history.rs",
             "src/runtime/housekeeping.rs",
@@ -308,6 +310,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/runtime/service.rs",
             "src/runtime/start.rs",
             "src/runtime/stragglers.rs",
+            "src/runtime/writer/bulk.rs",
             "src/runtime/writer/mod.rs",
             "src/relay/",
             "src/cli/",

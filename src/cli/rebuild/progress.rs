@@ -86,7 +86,7 @@ impl Shown {
                     .of_partitions
                     .entry(share.partition.clone())
                     .or_insert_with(|| bar(bars, &name));
-                set(own, share.next - share.from, share.live - share.from);
+                set(own, share.taken_in - share.from, share.live - share.from);
             }
         }
         if self.bars.is_none() && self.said.elapsed() >= SAY_EVERY {
@@ -100,7 +100,7 @@ impl Shown {
         let seconds = self.began.elapsed().as_secs_f64().max(0.001);
         let rate = ((done - self.first.unwrap_or(done)) as f64 / seconds) as i64;
         let left = match rate {
-            0 => "-".to_owned(),
+            ..=0 => "-".to_owned(),
             rate => format!("{} s", number((of - done).max(0) / rate)),
         };
         println!(
@@ -135,7 +135,7 @@ impl Shown {
 fn sums(progress: &Progress) -> (i64, i64) {
     let shares = || progress.shares.iter();
     (
-        shares().map(|share| share.next - share.from).sum(),
+        shares().map(|share| share.taken_in - share.from).sum(),
         shares().map(|share| (share.live - share.from).max(0)).sum(),
     )
 }

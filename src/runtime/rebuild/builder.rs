@@ -42,6 +42,8 @@ pub(crate) struct Share {
     pub(crate) partition: TopicPartition,
     pub(crate) from: i64,
     pub(crate) next: i64,
+    /// The same, with what this process has taken in and not written; to be shown, and nothing else.
+    pub(crate) taken_in: i64,
     /// Where the live generation stands.
     pub(crate) live: i64,
     /// Whether the build has met it: a partition that is new to it has no position there for a moment.
@@ -79,6 +81,7 @@ impl Progress {
                     .unwrap_or(next)
                     .min(next),
                 next,
+                taken_in: next,
                 live: mark.next_offset,
                 is_met: own.is_some(),
                 partition,
@@ -186,7 +189,7 @@ impl Rebuilder {
             group: service.group(&self.projection),
             client_id: format!("tidegate-{}-rebuild", service.owner),
             assignment: Assignment::ByHand,
-            writers: config.apply.writers,
+            writers: config.rebuild.writers,
             drain_max: config.apply.drain_max,
             prefetch: service.prefetch(&self.projection).await,
         })
@@ -281,7 +284,13 @@ impl Builder {
         let generations = [self.live, self.generation.number];
         let marks = position::marks(connection, &self.projection, &generations);
         let marks = store::within("reading positions", limit, marks).await?;
-        let progress = Progress::of(&marks, self.generation.number, &self.topics);
+        let mut progress = Progress::of(&marks, self.generation.number, &self.topics);
+        for (partition, next) in self.service.board.next_offsets(&self.projection) {
+            let mut shares = progress.shares.iter_mut();
+            if let Some(share) = shares.find(|share| share.partition == partition) {
+                share.taken_in = next.clamp(share.next, share.live.max(share.next));
+            }
+        }
         if let Some((partition, cause)) = progress.halted.clone() {
             return Err(RebuildError::Halted { partition, cause });
         }
@@ -339,6 +348,7 @@ mod tests {
             partition: TopicPartition::new("t", partition),
             from: 0,
             next: *next,
+            taken_in: *next,
             live: *live,
             is_met: true,
         };

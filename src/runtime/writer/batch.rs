@@ -161,7 +161,9 @@ impl Writer {
                     }
                 }
             }
-            if let (Some(end), true) = (&running.ended, running.held.is_empty()) {
+            // What is taken in is written before.
+            let all_applied = running.held.is_empty() && work.stretch.is_none();
+            if let (Some(end), true) = (&running.ended, all_applied) {
                 ended.push((partition.clone(), end.clone()));
             }
         }
@@ -308,7 +310,12 @@ impl Writer {
     }
 
     /// A partition's first records, at most `max`.
-    fn share(&self, running: &Running, partition: &TopicPartition, max: usize) -> Chosen {
+    pub(super) fn share(
+        &self,
+        running: &Running,
+        partition: &TopicPartition,
+        max: usize,
+    ) -> Chosen {
         let count = running.held.below(self.bound(partition)).min(max);
         let last = count
             .checked_sub(1)
@@ -426,6 +433,10 @@ impl Writer {
         applied: Applied,
         took: Duration,
     ) {
+        if work.ordinary < usize::MAX {
+            let records: usize = moved.iter().map(|(_, count, _)| count).sum();
+            work.ordinary = work.ordinary.saturating_sub(records);
+        }
         let mut recovered: Vec<&TopicPartition> = Vec::new();
         for (partition, count, to) in moved {
             work.schema_waits.remove(partition);

@@ -15,6 +15,7 @@
 //! reads. A batch takes only records of its own claim.
 
 mod batch;
+mod bulk;
 mod claiming;
 mod draining;
 mod failure;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 use uuid::Uuid;
 
+use self::bulk::{Stretch, TookIn};
 use super::apply::Generation;
 use super::claim::{Role, Waits};
 use super::redrive::LETTERS_MAX;
@@ -65,6 +67,8 @@ pub(crate) struct Limits {
     pub(crate) batch_bytes_max: usize,
     pub(crate) batch_linger: Duration,
     pub(crate) synchronous_commit: bool,
+    /// Memory for what a build takes in before it writes.
+    pub(crate) bulk_bytes_max: usize,
 }
 
 /// What a writer works with.
@@ -231,6 +235,12 @@ struct Work {
     with_headers: bool,
     /// Positions have moved that a crash of Postgres may take back: not to be mirrored yet.
     unconfirmed: bool,
+    /// What is taken in and not written.
+    stretch: Option<Stretch>,
+    /// Records that are applied batch by batch, before anything is taken in again.
+    ordinary: usize,
+    /// Records that a stretch ends before.
+    stops: BTreeMap<TopicPartition, i64>,
     /// Rotates, so that no partition waits for another's backlog.
     turn: usize,
 }
@@ -262,6 +272,9 @@ impl Writer {
             schema_waits: BTreeMap::new(),
             with_headers: self.projection.reads_headers(),
             unconfirmed: false,
+            stretch: None,
+            ordinary: 0,
+            stops: BTreeMap::new(),
             turn: 0,
         };
         let beat = self.board.writer(&self.projection.name);
@@ -313,6 +326,13 @@ impl Writer {
             Input::Revoked { partitions, done } => {
                 let began = Instant::now();
                 let name = &self.projection.name;
+                tokio::select! {
+                    biased;
+                    () = self.write_stretch(work) => {}
+                    () = abort.notified() => {
+                        self.connection_lost(work, "a revoke does not wait any longer");
+                    }
+                }
                 self.board.left(name, partitions.iter());
                 let count = partitions.len();
                 let gone: Vec<(TopicPartition, State)> = partitions
@@ -394,7 +414,10 @@ impl Writer {
         if now.duration_since(work.looked) >= self.look_every() {
             work.looked = now;
             self.look(work).await;
-            self.drain_due(work).await;
+            // What drains moves gates, which are in memory then.
+            if work.stretch.is_none() {
+                self.drain_due(work).await;
+            }
         }
         self.claim_due(work).await;
         self.begin_fetched(work);
@@ -402,6 +425,11 @@ impl Writer {
             return Some(work.not_before);
         }
         self.take_records(work).await;
+        match self.take_in(work).await {
+            TookIn::Some => return None,
+            TookIn::NothingUntil(until) => return Some(until),
+            TookIn::Nothing => {}
+        }
         if self.batch_is_due(work) {
             let chosen = self.choose(work);
             self.apply_batch(work, &chosen).await;

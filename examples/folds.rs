@@ -1,0 +1,120 @@
+//! Folds behind each gate that a build takes in from memory. For the tests only: see `tests/it/bulk.rs`.
+//!
+//! A record's key is its entity, its header `sequence` its number. A tombstone deletes; a value that is no JSON, or asks
+//! for it, is refused; every seventh amount is told of in a message.
+
+use std::process::ExitCode;
+
+use serde::Deserialize;
+use sqlx::types::Json;
+use tidegate::projection::{
+    Columns, Event, Fold, Gate, HandlerError, Message, Messages, Projection, Registry, Source,
+    State, Tombstones,
+};
+
+const SETUP: &str = "
+    CREATE TABLE sum (entity text PRIMARY KEY, amount bigint NOT NULL CHECK (amount <> 4711), note text,
+                      offsets jsonb NOT NULL, events integer NOT NULL)";
+
+#[derive(Default, sqlx::FromRow)]
+struct Sum {
+    amount: i64,
+    note: Option<String>,
+    #[sqlx(json)]
+    offsets: Vec<i64>,
+    events: i32,
+}
+
+impl State for Sum {
+    const TABLE: &'static str = "sum";
+    const KEY: &'static str = "entity";
+
+    fn columns(columns: &mut Columns<'_, Self>) {
+        columns.column("amount", |sum| sum.amount);
+        columns.column("note", |sum| sum.note.as_deref());
+        columns.column("offsets", |sum| Json(&sum.offsets));
+        columns.column("events", |sum| sum.events);
+    }
+}
+
+#[derive(Deserialize)]
+struct Added {
+    amount: i64,
+    note: Option<String>,
+}
+
+struct Adding {
+    outgoing: String,
+    /// Refuses nothing: what another version of it could not apply, this one can.
+    is_lenient: bool,
+}
+
+impl Fold for Adding {
+    type State = Sum;
+
+    fn fold(
+        &self,
+        state: Option<Sum>,
+        event: &Event<'_>,
+        messages: &mut Messages,
+    ) -> Result<Option<Sum>, HandlerError> {
+        if event.record().value().is_none() {
+            return Ok(None);
+        }
+        let added: Added = event.json()?;
+        match added.note.as_deref() {
+            Some("reject") if !self.is_lenient => {
+                return Err(HandlerError::terminal("not this one"));
+            }
+            Some("panic") if !self.is_lenient => panics(),
+            _ => {}
+        }
+        let mut sum = state.unwrap_or_default();
+        sum.amount += added.amount;
+        sum.note = added.note.or(sum.note);
+        sum.events += 1;
+        sum.offsets.push(event.record().offset());
+        if added.amount % 7 == 0 {
+            let message = Message {
+                topic: self.outgoing.clone(),
+                payload: Some(sum.amount.to_string().into_bytes()),
+                ..Message::default()
+            };
+            messages.emit("seventh", message);
+        }
+        Ok(Some(sum))
+    }
+}
+
+#[allow(clippy::panic, reason = "that is what is tested")]
+fn panics() {
+    panic!("out of cheese");
+}
+
+#[allow(clippy::print_stderr, reason = "this is a command line")]
+fn main() -> ExitCode {
+    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "none".to_owned());
+    let (incoming, outgoing) = (variable("INCOMING_TOPIC"), variable("OUTGOING_TOPIC"));
+    let is_lenient = variable("VERSION") == "2";
+    let mut registry = Ok(Registry::new());
+    for (name, gate) in [("newest", Gate::Newest), ("next", Gate::NEXT)] {
+        let adding = Adding {
+            outgoing: outgoing.clone(),
+            is_lenient,
+        };
+        let version = if is_lenient { 2 } else { 1 };
+        let projection = Projection::fold(name, version, &[&incoming], gate, adding)
+            .entity(Source::Key)
+            .sequence(Source::Header("sequence".to_owned()))
+            .tombstones(Tombstones::Event)
+            .setup(SETUP);
+        registry = registry.and_then(|registry| registry.register(projection));
+    }
+    match registry {
+        Ok(registry) => tidegate::cli::main(registry),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
