@@ -202,7 +202,13 @@ impl Default for ParkingLimits {
 }
 
 /// What a definition says last of a build of one entity, before its name.
-pub(crate) const ONLY_ENTITY: &str = "; only entity ";
+const ONLY_ENTITY: &str = "; only entity ";
+
+/// The only entity that something is built of, as its definition says.
+pub(crate) fn only_entity(definition: &str) -> Option<&str> {
+    let (_, entity) = definition.split_once(ONLY_ENTITY)?;
+    Some(entity)
+}
 
 /// A named read model: its topics, its gate, its handler, its tables.
 #[derive(Clone)]

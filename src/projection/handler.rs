@@ -97,7 +97,9 @@ pub(crate) trait Handler: Send + Sync {
     }
 
     /// The table of these states, and the column that has their entity.
-    fn entity_rows(&self) -> Option<(String, String)> {}
+    fn entity_rows(&self) -> Option<(String, String)> {
+        None
+    }
 
     /// For what is built beside the live tables: the same effects, from memory. None if it cannot.
     fn bulk(&self, _: Gate) -> Option<Box<dyn Bulk>> {

@@ -31,7 +31,7 @@ pub(crate) use bulk::Bulk;
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};
 pub(crate) use definition::{
-    AvroFormat, Format, Framing, ONLY_ENTITY, Types, UnknownType, ValueLimits,
+    AvroFormat, Format, Framing, Types, UnknownType, ValueLimits, only_entity,
 };
 pub(crate) use events::{Events, Outcome, Ref, Share};
 pub(crate) use gate_in::{GateIn, GateRows, PREVIOUS};

@@ -6,7 +6,6 @@ use sqlx::{FromRow, PgConnection};
 
 use super::Error;
 use super::projection::Live;
-use crate::projection::ONLY_ENTITY;
 
 const INSERT: &str = include_str!("sql/generation_insert.sql");
 const NEXT: &str = include_str!("sql/generation_next.sql");
@@ -149,12 +148,6 @@ pub(crate) struct Beside {
 impl Beside {
     pub(crate) fn is_building(&self) -> bool {
         self.state == State::Building.name()
-    }
-
-    /// The only entity that it is built of.
-    pub(crate) fn entity(&self) -> Option<&str> {
-        let (_, entity) = self.definition.split_once(ONLY_ENTITY)?;
-        Some(entity)
     }
 }
 

@@ -297,3 +297,41 @@ ON CONFLICT (account) DO UPDATE SET amount = s.amount + excluded.amount, events 
     let status: Value = world.tidegate(&["verify", "--json"]).expect(0).json();
     assert_eq!(status["holds"], true);
 }
+
+// I4: a row that is made anew has its gate with it.
+#[test]
+fn an_entity_is_made_anew_with_the_gate_in_its_row() {
+    let gate_in = "gate_in  = \"score.account\"\n";
+    let with_rows = format!("{gate_in}entity_rows = \"score.account\"\n");
+    let projections = projections("next", APPLY).replace(gate_in, &with_rows);
+    let world = World::new(1, &projections, &[("score.sql", SETUP)]);
+    let sender = world.sender();
+    for seq in 1..=5 {
+        send(&sender, 0, "a", seq, 1);
+        send(&sender, 0, "b", seq, 1);
+    }
+    sender.flush();
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    // Its gate has gone back too: what it has had would be applied again.
+    world
+        .db
+        .run("UPDATE score.score SET amount = 99, _sequence = 2 WHERE account = 'a'");
+    rebuild(&world, &["entity", "score", "a", "--yes"]).expect(0);
+    for seq in [3, 5, 6] {
+        send(&sender, 0, "a", seq, 1);
+    }
+    sender.flush();
+    world.wait_until_done(LONG);
+    let rows = [("a".to_owned(), 6, 6, 6), ("b".to_owned(), 5, 5, 5)];
+    assert_eq!(scores(&world), rows);
+
+    // A gate that is beyond what the log has tells that something is missing.
+    world
+        .db
+        .run("UPDATE score.score SET _sequence = 7 WHERE account = 'b'");
+    let refused = rebuild(&world, &["entity", "score", "b", "--yes"]).expect(70);
+    let words = "its events end at sequence 5 where the live gate stands at 7";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    process.stop();
+}

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::cli::output::{bytes, excerpt, number, table, time};
+use crate::projection::only_entity;
 use crate::runtime::{Plan, Standing, Verified};
 use crate::store::compare::Compared;
 use crate::store::generation::Beside;
@@ -52,7 +53,7 @@ fn told(beside: &Beside) -> String {
     match (beside.is_building(), beside.live_at) {
         (true, None) => format!(
             "generation {number} is being built{} in schema `{schema}` since {}",
-            match beside.entity() {
+            match only_entity(&beside.definition) {
                 Some(entity) => format!(" of entity `{entity}` alone"),
                 None => String::new(),
             },

@@ -44,7 +44,7 @@ use super::service::{Error as RunError, Service};
 use crate::config::Config;
 use crate::health::Board;
 use crate::kafka::{ClusterError, MemberError};
-use crate::projection::Projection;
+use crate::projection::{Projection, only_entity};
 use crate::store::generation::{self, Beside};
 use crate::store::projection::Live;
 use crate::store::schema::Problem;
@@ -266,7 +266,7 @@ impl Rebuilder {
     fn is_mine(&self, beside: &Beside) -> Result<(), RebuildError> {
         let mine = super::start::made(&self.projection);
         let (projection, generation) = (self.name().to_owned(), beside.number);
-        match beside.entity() {
+        match only_entity(&beside.definition) {
             Some(entity) if self.entity() != Some(entity) => {
                 return Err(RebuildError::OfEntity {
                     projection,
