@@ -166,10 +166,16 @@ pub(crate) async fn plan(
     let Some((live, _)) = store::projection::read_alone(connection, name).await? else {
         return Err(ResetError::NotStarted(name.clone()));
     };
-    allowed(connection, projection, &live).await?;
     // Read before Kafka is asked. A log that goes on has all that was applied by now. What the workers apply after the
     // answer may lie beyond the end it tells.
-    let marks = position::marks(connection, name, &[live.generation]).await?;
+    let read = async {
+        transaction::begin_alone(connection).await?;
+        allowed(connection, projection, &live).await?;
+        Ok::<_, ResetError>(position::marks(connection, name, &[live.generation]).await?)
+    };
+    let read = read.await;
+    let _ = transaction::rollback(connection).await; // it has read only
+    let marks = read?;
     let logs = cluster.logs(&projection.topics).await?;
     let topic_ids = topic_ids(cluster, &projection.topics).await?;
     let tos = resolve(cluster, projection, target, &logs).await?;
@@ -190,11 +196,15 @@ pub(crate) async fn plan(
             )
         })
         .collect();
+    transaction::begin_alone(connection).await?;
+    let tables = schema::tables(connection, live.schema_oid).await?;
+    let unreachable =
+        dead_letter::unreachable(connection, name, live.generation, &begin, &[], None).await;
+    let left_behind = transaction::end_alone(connection, unreachable).await?;
     Ok(ResetPlan {
         generation: live.generation,
-        tables: schema::tables(connection, live.schema_oid).await?,
-        left_behind: dead_letter::unreachable(connection, name, live.generation, &begin, &[], None)
-            .await?,
+        tables,
+        left_behind,
         topic_ids,
         shorter: shorter(&logs, &marks),
         moves,
