@@ -200,7 +200,9 @@ impl Decoder {
                 Gate::Next {
                     first: First::At(first),
                 } => first,
-                _ => i64::MIN,
+                Gate::None => i64::MIN,
+                // The lowest number stands for an entity that was never met.
+                Gate::Newest | Gate::Next { first: First::Any } => i64::MIN + 1,
             },
             event_id,
             event_source,

@@ -30,18 +30,38 @@ pub(super) fn read<'s>(
     let statements: Vec<_> = applies.collect();
     for (statement, at) in &statements {
         let sql = statement.user_text();
-        if let Some(missing) = ["_sequence", "_previous"]
-            .iter()
-            .find(|name| last_word(sql, name).is_none())
-        {
-            let what = format!(
-                "{}: with `gate_in` it has to write `_sequence` and `_previous` of its events, and `{missing}` is not named",
-                statement.label()
-            );
+        let last = |name: &str| last_word(sql, name);
+        let mut problem = |what: &str| {
+            let what = format!("{}: {what}", statement.label());
             let cure = format!(
                 "write max(_sequence) and max(_previous), and end with: ON CONFLICT ({key}) DO UPDATE SET .., _sequence = excluded._sequence, _previous = excluded._previous WHERE {table}._sequence = excluded._previous"
             );
             sources.problems.add(at.at(0, sources.file), what, cure);
+        };
+        if let Some(missing) = ["_sequence", "_previous"]
+            .iter()
+            .find(|name| last(name).is_none())
+        {
+            problem(&format!(
+                "with `gate_in` it has to write `_sequence` and `_previous` of its events, and `{missing}` is not named"
+            ));
+        } else if let Some(conflict) = last("conflict")
+            && last("where").is_none_or(|at| at < conflict || last("_previous") < Some(at))
+        {
+            // I4: two writers have read one row, and the second must not write it.
+            problem(
+                "with `gate_in` ON CONFLICT has to compare the row's `_sequence` with `_previous`",
+            );
+        }
+        if let Some(delete) = last("delete") {
+            let what = format!(
+                "{}: with `gate_in` rows stay: one that is deleted takes its entity's gate along",
+                statement.label()
+            );
+            let cure = "mark the row as gone, or remove `gate_in`";
+            sources
+                .problems
+                .add(at.at(delete, sources.file), what, cure);
         }
     }
     let emits = emits.iter().map(|emit| &emit.statement);

@@ -1282,7 +1282,7 @@ sequence = "/seq"
 gate     = "next"
 gate_in  = "b.id"
 [[projections.p.apply]]
-sql = "INSERT INTO b SELECT max(_sequence), max(_previous) FROM events"
+sql = "INSERT INTO b SELECT max(_sequence), max(_previous) FROM events ON CONFLICT (id) DO UPDATE SET c = 1 WHERE b._sequence = excluded._previous"
 "#;
     let check_said = |text: &str, expected: &[&str]| {
         let found = shown(&read_text(&format!("{GOOD}{text}"), &[]).problems);
@@ -1298,10 +1298,22 @@ sql = "INSERT INTO b SELECT max(_sequence), max(_previous) FROM events"
         &["`gate_in` cannot be `b`"],
     );
     check_said(
-        &in_row.replace("max(_previous)", "1"),
+        &in_row
+            .replace("max(_previous)", "1")
+            .replace("excluded._previous", "2"),
         &[
             "apply 1: with `gate_in` it has to write `_sequence` and `_previous` of its events, and `_previous` is not named",
         ],
+    );
+    check_said(
+        &in_row.replace(" WHERE b._sequence = excluded._previous", ""),
+        &[
+            "apply 1: with `gate_in` ON CONFLICT has to compare the row's `_sequence` with `_previous`",
+        ],
+    );
+    check_said(
+        &in_row.replace("INSERT INTO b", "WITH d AS (DELETE FROM b) INSERT INTO b"),
+        &["apply 1: with `gate_in` rows stay: one that is deleted takes its entity's gate along"],
     );
     check_said(
         &in_row.replace("\"next\"", "\"none\""),

@@ -62,18 +62,24 @@ impl GateIn {
             .fetch_all(connection)
             .await
             .map_err(|error| within(error.into()))?;
-        let mut sorted = Vec::with_capacity(rows.len());
+        let mut keyed: Vec<(&str, i64, usize)> = Vec::with_capacity(rows.len());
         for (index, row) in rows.iter().enumerate() {
-            let _: &str = row.try_get(0).map_err(|error| within(error.into()))?;
-            let sequence: i64 = row.try_get(1).map_err(|error| within(error.into()))?;
-            sorted.push((sequence, index));
+            let key = row.try_get(0).map_err(|error| within(error.into()))?;
+            let sequence = row.try_get(1).map_err(|error| within(error.into()))?;
+            keyed.push((key, sequence, index));
         }
-        sorted.sort_unstable_by_key(|(_, index)| key(&rows[*index]));
+        keyed.sort_unstable_by_key(|(key, ..)| *key);
         let mut asked = entities.iter();
-        let mut keys = sorted.iter().map(|(_, index)| key(&rows[*index]));
+        let mut keys = keyed.iter().map(|(key, ..)| key);
         // Both are sorted, and each entity is asked for once.
-        match keys.find(|key| !asked.any(|entity| entity == key)) {
-            None => Ok(GateRows { rows, sorted }),
+        match keys.find(|key| !asked.any(|entity| entity == *key)) {
+            None => {
+                let sorted = keyed
+                    .into_iter()
+                    .map(|(_, sequence, index)| (sequence, index));
+                let sorted = sorted.collect();
+                Ok(GateRows { rows, sorted })
+            }
             Some(key) => Err(HandlerError::new(
                 Class::Halt,
                 format!(

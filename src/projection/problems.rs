@@ -76,7 +76,8 @@ impl Projection {
                 );
             }
         }
-        if !self.entity_rows.is_empty() && self.entity.is_none() {
+        // Of a fold it is said below.
+        if !self.entity_rows.is_empty() && self.entity.is_none() && !self.handler.keeps_states() {
             add(
                 "entity_rows",
                 "rows belong to an entity where there is one: `entity` is missing".to_owned(),

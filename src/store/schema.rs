@@ -97,7 +97,7 @@ pub(crate) async fn holds_gate(
     table: &str,
     key: &str,
 ) -> Result<(), Problem> {
-    let (is_table, is_text, is_primary, has_sequence): (bool, bool, bool, bool) =
+    let (is_table, is_text, is_primary, has_sequence, cascades): (bool, bool, bool, bool, bool) =
         sqlx::query_as(GATE_IN)
             .bind(schema)
             .bind(table)
@@ -106,7 +106,10 @@ pub(crate) async fn holds_gate(
             .await
             .map_err(Error::from)?;
     let problem = match (is_table, is_text, is_primary, has_sequence) {
-        (true, true, true, true) => return Ok(()),
+        (true, true, true, true) if !cascades => return Ok(()),
+        (true, true, true, true) => format!(
+            "a foreign key of `{table}` is ON DELETE CASCADE; a row that is deleted takes its entity's gate along"
+        ),
         (false, ..) => format!("setup makes no table `{table}`"),
         (_, false, ..) => format!(
             "`{table}` has no column `{key}` of type text; entities are text, and two of them must not be one key"

@@ -262,6 +262,16 @@ fn a_table_that_cannot_carry_the_gate_is_refused() {
         "no column `_sequence bigint NOT NULL`",
     );
     check(
+        &format!(
+            "CREATE TABLE owner (id text PRIMARY KEY); {}",
+            SETUP.replace(
+                "account text",
+                "account text REFERENCES owner ON DELETE CASCADE"
+            )
+        ),
+        "ON DELETE CASCADE",
+    );
+    check(
         &SETUP.replace("PRIMARY KEY", "NOT NULL UNIQUE"),
         "not the primary key",
     );

@@ -8,6 +8,10 @@ use tidegate::testing::{Given, Test};
 
 use crate::harness::{World, block_on};
 
+#[allow(dead_code, reason = "its command line is the example's own")]
+#[path = "../../examples/orders_and_totals.rs"]
+mod orders_and_totals;
+
 /// What a handler does with a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Does {
@@ -212,4 +216,40 @@ fn the_examples_are_right_and_their_own_tests_pass() {
         let passed = format!("{tests} test{} passed", if tests == 1 { "" } else { "s" });
         assert!(done.contains(&passed), "{example}: {done}");
     }
+}
+
+// The two that are in Rust, and the fold whose rows carry the gate.
+#[test]
+fn the_examples_in_rust_are_right() {
+    let world = World::without_kafka();
+    let order = |key: &str, version: &str, status: &str| {
+        let value = json!({ "status": status, "total": 4200 });
+        Given::json(value).key(key).header("version", version)
+    };
+    let orders = orders_and_totals::orders();
+    let test = Test::of(&orders)
+        .given(order("o-1", "1", "placed"))
+        .given(Given::tombstone("o-1").header("version", "3"))
+        .given(order("o-1", "2", "paid"))
+        .given(order("o-2", "1", "placed"))
+        .then(
+            "order_state",
+            json!([{ "order_id": "o-2", "status": "placed" }]),
+        );
+    block_on(test.run(&world.db.url())).unwrap();
+
+    let sale = |id: &str, country: &str, cents: i64| {
+        Given::json(json!({ "id": id, "country": country, "cents": cents }))
+    };
+    let totals = orders_and_totals::totals();
+    let test = Test::of(&totals)
+        .given(sale("1", "NZ", 100))
+        .given(sale("2", "AT", 50))
+        .given(sale("1", "NZ", 100))
+        .given(sale("3", "NZ", -20))
+        .then(
+            "sales",
+            json!([{ "country": "AT", "sales": 1, "cents": 50 }, { "country": "NZ", "sales": 2, "cents": 80 }]),
+        );
+    block_on(test.run(&world.db.url())).unwrap();
 }
