@@ -238,7 +238,8 @@ mod tests {
     /// Everything that ever made a decoder panic, hang or grow, and the seeds.
     #[test]
     fn what_was_found_by_fuzzing_does_no_harm_any_more() {
-        let targets: [(&str, fn(&[u8])); 6] = [
+        type Target = fn(&[u8]);
+        let targets: [(&str, Target); 6] = [
             ("json", super::json),
             ("cloud_events", super::cloud_events),
             ("debezium", super::debezium),

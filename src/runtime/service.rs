@@ -21,8 +21,8 @@ use super::writer::{Bounds, Limits, Writer};
 use super::{attendance, outgoing, start};
 use crate::codec::Decoder;
 use crate::config::{Config, Shares};
-use crate::engine::backoff;
 use crate::engine::redact::Secrets;
+use crate::engine::{Class, backoff};
 use crate::failpoint;
 use crate::health::Board;
 use crate::kafka::{
@@ -55,7 +55,7 @@ pub(crate) enum Error {
     )]
     Ahead { applied: i64, known: i64 },
     #[error("projection `{0}` cannot start: {1}")]
-    Start(String, start::Error),
+    Start(String, Box<start::Error>),
     #[error(transparent)]
     Store(#[from] store::Error),
     #[error("kafka: {0}")]
@@ -78,15 +78,13 @@ impl Error {
     /// Whether starting again may help without anybody changing anything.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Self::Store(error) | Self::Start(_, start::Error::Store(error)) => {
-                error.class() == crate::engine::Class::Transient
-            }
+            Self::Start(_, error) => error.is_temporary(),
+            Self::Store(error) => error.class() == Class::Transient,
             // Whatever it is, it is the registry's to say, and may be put right there.
             Self::Outgoing(..)
             | Self::Kafka(_)
             | Self::Cluster(_)
-            | Self::Member(_, MemberError::Client(_))
-            | Self::Start(_, start::Error::Kafka(_)) => true,
+            | Self::Member(_, MemberError::Client(_)) => true,
             _ => false,
         }
     }
@@ -546,7 +544,7 @@ impl Service {
 
     async fn ensure(&self, projection: &Projection) -> Result<(), Error> {
         self.settle(projection).await?;
-        let failed = |error| Error::Start(projection.name.clone(), error);
+        let failed = |error| Error::Start(projection.name.clone(), Box::new(error));
         let mut connection = self.connect().await.map_err(|error| failed(error.into()))?;
         let timeouts = &self.database.timeouts;
         let made = start::ensure(&mut connection, &self.cluster, projection, timeouts);

@@ -3,6 +3,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::engine::Class;
 use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError};
 use crate::projection::{Projection, Start};
@@ -21,6 +22,17 @@ pub(crate) enum Error {
     Store(#[from] store::Error),
     #[error(transparent)]
     Kafka(#[from] ClusterError),
+}
+
+impl Error {
+    /// Whether starting again may help without anybody changing anything.
+    pub(super) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Store(error) => error.class() == Class::Transient,
+            Self::Kafka(_) => true,
+            Self::Schema(_) => false,
+        }
+    }
 }
 
 /// What a generation of this projection is made by.

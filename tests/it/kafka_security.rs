@@ -14,6 +14,9 @@ use serde_json::json;
 
 use crate::harness::{Authority, KafkaServer, LONG, Launch, Listener, Servers, World, wait_until};
 
+/// Settings of librdkafka.
+type Options<'a> = &'a [(&'a str, &'a str)];
+
 const MODULES: &str = "org.apache.kafka.common.security";
 
 /// What user `tidegate` says over PLAIN.
@@ -171,7 +174,7 @@ fn records_and_messages_pass_through_every_kind_of_security() {
         ("sasl.mechanism", "OAUTHBEARER"),
         ("sasl.oauthbearer.token.endpoint.url", &*endpoint),
     ];
-    let kinds: [(&str, &str, &[(&str, &str)]); 6] = [
+    let kinds: [(&str, &str, Options<'_>); 6] = [
         ("tls", "TLS", &[]),
         ("mutual", "MUTUAL", &mutual),
         ("plain", "SASL", &plain),
@@ -230,7 +233,7 @@ fn who_is_not_let_in_is_told_what_to_do() {
         ("sasl.mechanism", "OAUTHBEARER"),
         ("sasl.oauthbearer.token.endpoint.url", &*expired),
     ];
-    let cases: [(&str, &str, &[(&str, &str)], &str); 9] = [
+    let cases: [(&str, &str, Options<'_>, &str); 9] = [
         ("unknown-authority", "TLS", &none, "set `ssl.ca.location`"),
         ("other-name", "ELSEWHERE", &[], "it is for another name"),
         ("expired", "EXPIRED", &[], "its time is over"),

@@ -40,6 +40,8 @@ fn all_kinds_make_the_same_of_the_same_ledger() {
             .example("ledger_kinds")
             .env("ENTRIES_TOPIC", world.incoming())
             .env("OVERDRAFTS_TOPIC", world.outgoing())
+            // Accounts are in several partitions, so two writers meet at them.
+            .env("TIDEGATE__APPLY__WRITERS", 2)
             .batch_records_max(size)
             .start();
         world.wait_until_done(LONG);
