@@ -347,6 +347,10 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
             r#"entity_rows = ["entry.e", "total.e", "sum.e"]"#,
             "there is no table `sum`",
         ),
+        (
+            r#"entity_rows = ["entry.s", "total.e"]"#,
+            "column `s` of table `entry` is not text",
+        ),
     ] {
         world.change_projections(said, instead);
         refuse(&world, &[], words);
@@ -369,6 +373,17 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
         .run("CREATE TABLE public.note (e text REFERENCES totals.total (e) ON DELETE CASCADE)");
     refuse(&world, &[], "would delete or change other rows");
     world.db.run("DROP TABLE public.note");
+    world.db.run(
+        "CREATE FUNCTION public.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER again AFTER INSERT ON totals.entry FOR EACH ROW EXECUTE FUNCTION public.nothing()",
+    );
+    refuse(&world, &[], "trigger again of totals.entry would run");
+    world.db.run(
+        "DROP TRIGGER again ON totals.entry;
+         CREATE RULE kept AS ON DELETE TO totals.total DO INSTEAD NOTHING",
+    );
+    refuse(&world, &[], "rule kept of totals.total would run");
+    world.db.run("DROP RULE kept ON totals.total");
 
     // Not where it was: its gate tells.
     let elsewhere = format!("{}/{}", world.incoming(), (i32::from(b'a') + 1) % 2);

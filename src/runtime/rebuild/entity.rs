@@ -185,13 +185,17 @@ impl Rebuilder {
         for (table, column) in said {
             match tables.iter().find(|known| known.name == *table) {
                 None => obstacles.push(refused(format!("there is no table `{table}`"), cure())),
-                Some(known) if known.type_of(column).is_none() => {
-                    obstacles.push(refused(
+                Some(known) => match known.tells_apart(column) {
+                    None => obstacles.push(refused(
                         format!("table `{table}` has no column `{column}`"),
                         cure(),
-                    ));
-                }
-                Some(_) => {}
+                    )),
+                    Some(false) => obstacles.push(refused(
+                        format!("column `{column}` of table `{table}` is not text, or compares by a collation that is not deterministic: it may have one value for several entities"),
+                        "`tidegate rebuild start` makes all tables anew".to_owned(),
+                    )),
+                    Some(true) => {}
+                },
             }
         }
         for Table { name, counted, .. } in &tables {
@@ -207,6 +211,13 @@ impl Rebuilder {
                     "`tidegate rebuild start` makes all tables anew".to_owned(),
                 ));
             }
+        }
+        for fires in entity::triggers(connection, live.schema_oid).await? {
+            obstacles.push(refused(
+                format!("{fires} would run once more, for rows that are deleted and copied"),
+                "disable it for as long, or `tidegate rebuild start` makes all tables anew"
+                    .to_owned(),
+            ));
         }
         for action in entity::actions(connection, live.schema_oid).await? {
             obstacles.push(refused(
