@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::harness::{LONG, Output, World, message_id, wait_until};
+use crate::harness::{LONG, Output, World, configure_topic, message_id, wait_until};
 use crate::rebuild::{live, rebuild};
 
 /// A sum and a list of each entity; cannot apply some events, and sends a message for each.
@@ -392,6 +392,7 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
         &["--partition", &elsewhere],
         "no event of it was met",
     );
+    refuse(&world, &[], "is being built by another definition");
     rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
     refuse(
         &world,
@@ -430,5 +431,52 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
         refused.stderr
     );
     assert_eq!(rows(&world), before);
+    process.stop();
+}
+
+// I3, I8: a gate that only sees how far the events go does not tell that the first ones were not read, or are gone; fewer
+// rows are not put in the place of more without a yes.
+#[test]
+fn an_entity_whose_first_events_may_be_missing_is_left_alone() {
+    let newest = TOTALS.replace(r#"gate     = "next""#, r#"gate     = "newest""#);
+    let world = World::new(1, &newest, &[SETUP]);
+    send(&world, &[1, 2, 3, 4, 5].map(|s| ("a", s, 1)));
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    let has = |n: i64| rows(&world).get("a") == Some(&(n, (1..=n).collect()));
+    let entity = |more: &[&str]| {
+        rebuild(
+            &world,
+            &[&["entity", "totals", "a", "--yes"], more].concat(),
+        )
+    };
+    let refuse = |more: &[&str], words: &str| {
+        let refused = entity(more).expect(70).stderr;
+        assert!(refused.contains(words), "{words:?} in {refused}");
+    };
+    configure_topic(world.incoming(), &[("cleanup.policy", "compact,delete")]);
+    refuse(&[], "is compacted: older events of an entity may be gone");
+    entity(&["--accept-truncated"]).expect(0);
+    assert!(has(5));
+    configure_topic(world.incoming(), &[("cleanup.policy", "delete")]);
+
+    world
+        .db
+        .run("INSERT INTO totals.entry (e, s, share) VALUES ('a', 0, 1)");
+    refuse(&[], "there would be fewer (entry: 6 rows before, 5 built)");
+    assert_eq!(rows(&world)["a"], (5, (0..=5).collect()));
+    entity(&["--accept-fewer"]).expect(0);
+    assert!(has(5));
+
+    world.add_partitions(2);
+    let sender = world.sender();
+    for s in 6..=9 {
+        sender.send_json(1, &json!({ "e": "a", "s": s, "d": 1 }));
+    }
+    sender.flush();
+    wait_until(LONG, "all are applied", || has(9));
+    let later = format!("{}/1", world.incoming());
+    refuse(&["--partition", &later], "only gate `next`");
+    assert!(has(9));
     process.stop();
 }
