@@ -157,6 +157,8 @@ pub(crate) struct Generations<'a> {
     pub(crate) live: i32,
     pub(crate) build: i32,
     pub(crate) entity: &'a str,
+    /// Whether neither a gate nor an event id keeps a record from being applied a second time.
+    pub(crate) counts_copies: bool,
 }
 
 /// Some of the records that only one of the two has applied, and why.
@@ -169,6 +171,7 @@ pub(crate) async fn strays(
         .bind(of.live)
         .bind(of.build)
         .bind(of.entity)
+        .bind(of.counts_copies)
         .fetch_all(connection)
         .await?)
 }

@@ -434,6 +434,13 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
     process.stop();
 }
 
+/// An event with more in it, so that its value is longer than a limit.
+fn long(e: &str, s: i64, d: i64) -> Value {
+    json!({ "e": e, "s": s, "d": d, "more": "x".repeat(300) })
+}
+
+const LIMIT: (&str, &str) = ("TIDEGATE__DECODE__VALUE_BYTES_MAX", "200");
+
 // I3, I8: a gate that only sees how far the events go does not tell that the first ones were not read, or are gone; fewer
 // rows are not put in the place of more without a yes.
 #[test]
@@ -478,5 +485,81 @@ fn an_entity_whose_first_events_may_be_missing_is_left_alone() {
     let later = format!("{}/1", world.incoming());
     refuse(&["--partition", &later], "only gate `next`");
     assert!(has(9));
+    process.stop();
+}
+
+// I6: a record whose entity cannot be read is not taken for another's, and none is called applied that the build was made to
+// skip.
+#[test]
+fn a_parked_record_that_the_build_has_not_applied_stays_parked() {
+    let world = World::new(1, TOTALS, &[SETUP]);
+    let sender = world.sender();
+    sender.send_json(0, &json!({ "e": "a", "s": 1, "d": 1 }));
+    sender.send_json(0, &long("a", 2, 0));
+    sender.send(0, None, Some(b"no event"));
+    sender.flush();
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(world.parked(), 2);
+    let command = ["rebuild", "entity", "totals", "a", "--yes"];
+    let (limit, bytes) = LIMIT;
+    let told = world.launch("short").env(limit, bytes).output(&command);
+    let told = told.expect(70).stderr;
+    assert!(told.contains("@1 cannot be applied"), "{told}");
+    rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
+    assert_eq!(world.parked(), 2);
+
+    // What neither can read is no hindrance, and neither is one that was given up.
+    entity(&world, "a").expect(0);
+    assert_eq!(world.parked(), 2);
+    let why = ["--reason", "undecodable", "--why", "test", "--yes"];
+    world
+        .tidegate(&[&["dead-letters", "discard", "totals"][..], &why].concat())
+        .expect(0);
+    entity(&world, "a").expect(0);
+
+    let holding = world
+        .launch("ends")
+        .failpoints("rebuild-holding=0*off->return");
+    holding.output(&command).expect(-9);
+    world.db.run(
+        "INSERT INTO tidegate.skipped
+         SELECT q.projection, q.generation, q.topic, q.incarnation, q.partition, 1, 2, (SELECT id FROM tidegate.operation LIMIT 1)
+         FROM tidegate.position q JOIN tidegate.generation g ON g.projection = q.projection AND g.number = q.generation
+         WHERE g.state = 'building'",
+    );
+    let told = entity(&world, "a").expect(70).stderr;
+    assert!(told.contains("skipped in the build alone"), "{told}");
+    rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
+    assert_eq!((world.parked(), rows(&world)["a"].0), (1, 1));
+    process.stop();
+}
+
+// I4: without a gate and ids nothing keeps a letter from being applied again whose entity is not known.
+#[test]
+fn a_letter_without_an_entity_is_not_applied_twice() {
+    let none = TOTALS.replace(r#"gate     = "next""#, r#"gate     = "none""#);
+    let world = World::new(1, &none, &[SETUP]);
+    let sender = world.sender();
+    sender.send_json(0, &json!({ "e": "a", "s": 1, "d": 1 }));
+    sender.send_json(0, &long("a", 2, 1));
+    sender.flush();
+    let (limit, bytes) = LIMIT;
+    let process = world.launch("short").env(limit, bytes).start();
+    world.wait_until_done(LONG);
+    assert_eq!(world.parked(), 1);
+    let told = entity(&world, "a").expect(70).stderr;
+    assert!(told.contains("nothing says of which entity"), "{told}");
+    assert_eq!(rows(&world)["a"], (1, vec![1]));
+    rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
+
+    process.stop();
+    let process = world.start("long");
+    world
+        .tidegate(&["dead-letters", "redrive", "totals"])
+        .expect(0);
+    assert_eq!(world.parked(), 0);
+    entity(&world, "a").expect(0);
+    assert_eq!(rows(&world)["a"], (2, vec![1, 2]));
     process.stop();
 }

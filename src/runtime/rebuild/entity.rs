@@ -300,6 +300,7 @@ impl Rebuilder {
             live: live.generation,
             build: new.number,
             entity,
+            counts_copies: self.projection.gate == Gate::None && self.projection.event_id.is_none(),
         };
         let strays = entity::strays(connection, generations).await?;
         if !strays.is_empty() {
