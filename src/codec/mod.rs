@@ -474,8 +474,13 @@ impl Decoder {
         events
             .entities
             .push(entity.as_ref().and_then(|e| e.as_deref().ok()));
+        // One that cannot be told may be the one that is wanted: it is parked, and whoever compares sees it (I6).
         if let Some(only) = &self.only
-            && !matches!(&entity, Some(Ok(entity)) if **entity == **only)
+            && match &entity {
+                Some(Ok(entity)) => **entity != **only,
+                Some(Err(_)) => false,
+                None => true,
+            }
         {
             return Err(Not::Wanted);
         }

@@ -14,6 +14,7 @@ use super::outgoing::Outgoing;
 use super::source::Source;
 use crate::avro::Schema;
 use crate::engine::Class;
+use crate::types::TopicPartition;
 
 /// Which sequence a gate [`Next`](Gate::Next) expects of an entity it has not seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,6 +247,8 @@ pub struct Projection {
     pub(crate) entity_rows: Vec<(String, String)>,
     /// The only entity whose events are wanted: a build of it alone.
     pub(crate) only: Option<String>,
+    /// The only partitions that such a build reads, in order; all if there are none.
+    pub(crate) only_in: Vec<TopicPartition>,
     pub(crate) setup: String,
     pub(crate) seed: String,
     pub(crate) search_path: Vec<String>,
@@ -351,6 +354,7 @@ impl Projection {
             begins_anywhere: false,
             entity_rows,
             only: None,
+            only_in: Vec::new(),
             setup: String::new(),
             seed: String::new(),
             search_path: Vec::new(),
@@ -541,8 +545,13 @@ impl Projection {
             Some(gate_in) => format!(" in {gate_in}"),
             None => String::new(),
         };
+        let chosen: Vec<String> = self.only_in.iter().map(ToString::to_string).collect();
+        let only_in = match chosen.is_empty() {
+            true => String::new(),
+            false => format!("; only in {}", chosen.join(" ")),
+        };
         let only = match &self.only {
-            Some(entity) => format!("{ONLY_ENTITY}{entity}"),
+            Some(entity) => format!("{only_in}{ONLY_ENTITY}{entity}"),
             None => String::new(),
         };
         format!(

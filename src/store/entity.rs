@@ -9,6 +9,7 @@ use super::{Error, Offsets};
 
 const TABLES: &str = include_str!("sql/entity_tables.sql");
 const ACTIONS: &str = include_str!("sql/entity_actions.sql");
+const TRIGGERS: &str = include_str!("sql/entity_triggers.sql");
 const STRAYS: &str = include_str!("sql/entity_strays.sql");
 const RESOLVE: &str = include_str!("sql/entity_resolve.sql");
 
@@ -17,16 +18,18 @@ const RESOLVE: &str = include_str!("sql/entity_resolve.sql");
 pub(crate) struct Table {
     pub(crate) name: String,
     columns: Vec<String>,
-    types: Vec<String>,
+    /// Whether equal values of each are the same text.
+    exact: Vec<bool>,
     /// A column whose numbers Postgres counts.
     pub(crate) counted: Option<String>,
 }
 
 impl Table {
-    /// The type of a column, if there is such a one.
-    pub(crate) fn type_of(&self, column: &str) -> Option<&str> {
+    /// Whether two entities never have the same value of a column, if there is such a one: of other types than text one
+    /// value may have several spellings.
+    pub(crate) fn tells_apart(&self, column: &str) -> Option<bool> {
         let at = self.columns.iter().position(|name| name == column)?;
-        self.types.get(at).map(String::as_str)
+        self.exact.get(at).copied()
     }
 }
 
@@ -52,6 +55,17 @@ pub(crate) async fn actions(
         .await?)
 }
 
+/// Triggers and rules of a schema's tables.
+pub(crate) async fn triggers(
+    connection: &mut PgConnection,
+    schema: Oid,
+) -> Result<Vec<String>, Error> {
+    Ok(sqlx::query_scalar(TRIGGERS)
+        .bind(schema)
+        .fetch_all(connection)
+        .await?)
+}
+
 /// An entity's rows in one table: `column` has the entity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows<'a> {
@@ -61,24 +75,15 @@ pub(crate) struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// The entity as a value of the column, so that an index on it is used.
-    fn value(&self) -> String {
-        let kind = self.table.type_of(self.column).unwrap_or("text");
-        format!("CAST($1::text AS {kind})")
-    }
-
     /// Rows of a schema's table that are of another entity, or of none.
     pub(crate) async fn strangers(
         &self,
         connection: &mut PgConnection,
         schema: &str,
     ) -> Result<i64, Error> {
-        let (table, column, value) = (
-            of(schema, &self.table.name),
-            quoted(self.column),
-            self.value(),
-        );
-        let count = format!("SELECT count(*) FROM {table} WHERE {column} IS DISTINCT FROM {value}");
+        let (table, column) = (of(schema, &self.table.name), quoted(self.column));
+        let count =
+            format!("SELECT count(*) FROM {table} WHERE {column} IS DISTINCT FROM $1::text");
         Ok(sqlx::query_scalar(AssertSqlSafe(count))
             .bind(self.entity)
             .fetch_one(connection)
@@ -91,12 +96,8 @@ impl Rows<'_> {
         connection: &mut PgConnection,
         schema: &str,
     ) -> Result<u64, Error> {
-        let (table, column, value) = (
-            of(schema, &self.table.name),
-            quoted(self.column),
-            self.value(),
-        );
-        let delete = format!("DELETE FROM {table} WHERE {column} = {value}");
+        let (table, column) = (of(schema, &self.table.name), quoted(self.column));
+        let delete = format!("DELETE FROM {table} WHERE {column} = $1::text");
         let done = sqlx::query(AssertSqlSafe(delete))
             .bind(self.entity)
             .execute(connection)
@@ -156,6 +157,8 @@ pub(crate) struct Generations<'a> {
     pub(crate) live: i32,
     pub(crate) build: i32,
     pub(crate) entity: &'a str,
+    /// Whether neither a gate nor an event id keeps a record from being applied a second time.
+    pub(crate) counts_copies: bool,
 }
 
 /// Some of the records that only one of the two has applied, and why.
@@ -168,6 +171,7 @@ pub(crate) async fn strays(
         .bind(of.live)
         .bind(of.build)
         .bind(of.entity)
+        .bind(of.counts_copies)
         .fetch_all(connection)
         .await?)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::harness::{LONG, Output, World, message_id, wait_until};
+use crate::harness::{LONG, Output, World, configure_topic, message_id, wait_until};
 use crate::rebuild::{live, rebuild};
 
 /// A sum and a list of each entity; cannot apply some events, and sends a message for each.
@@ -347,6 +347,10 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
             r#"entity_rows = ["entry.e", "total.e", "sum.e"]"#,
             "there is no table `sum`",
         ),
+        (
+            r#"entity_rows = ["entry.s", "total.e"]"#,
+            "column `s` of table `entry` is not text",
+        ),
     ] {
         world.change_projections(said, instead);
         refuse(&world, &[], words);
@@ -369,6 +373,17 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
         .run("CREATE TABLE public.note (e text REFERENCES totals.total (e) ON DELETE CASCADE)");
     refuse(&world, &[], "would delete or change other rows");
     world.db.run("DROP TABLE public.note");
+    world.db.run(
+        "CREATE FUNCTION public.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER again AFTER INSERT ON totals.entry FOR EACH ROW EXECUTE FUNCTION public.nothing()",
+    );
+    refuse(&world, &[], "trigger again of totals.entry would run");
+    world.db.run(
+        "DROP TRIGGER again ON totals.entry;
+         CREATE RULE kept AS ON DELETE TO totals.total DO INSTEAD NOTHING",
+    );
+    refuse(&world, &[], "rule kept of totals.total would run");
+    world.db.run("DROP RULE kept ON totals.total");
 
     // Not where it was: its gate tells.
     let elsewhere = format!("{}/{}", world.incoming(), (i32::from(b'a') + 1) % 2);
@@ -377,6 +392,7 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
         &["--partition", &elsewhere],
         "no event of it was met",
     );
+    refuse(&world, &[], "is being built by another definition");
     rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
     refuse(
         &world,
@@ -415,5 +431,135 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
         refused.stderr
     );
     assert_eq!(rows(&world), before);
+    process.stop();
+}
+
+/// An event with more in it, so that its value is longer than a limit.
+fn long(e: &str, s: i64, d: i64) -> Value {
+    json!({ "e": e, "s": s, "d": d, "more": "x".repeat(300) })
+}
+
+const LIMIT: (&str, &str) = ("TIDEGATE__DECODE__VALUE_BYTES_MAX", "200");
+
+// I3, I8: a gate that only sees how far the events go does not tell that the first ones were not read, or are gone; fewer
+// rows are not put in the place of more without a yes.
+#[test]
+fn an_entity_whose_first_events_may_be_missing_is_left_alone() {
+    let newest = TOTALS.replace(r#"gate     = "next""#, r#"gate     = "newest""#);
+    let world = World::new(1, &newest, &[SETUP]);
+    send(&world, &[1, 2, 3, 4, 5].map(|s| ("a", s, 1)));
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    let has = |n: i64| rows(&world).get("a") == Some(&(n, (1..=n).collect()));
+    let entity = |more: &[&str]| {
+        rebuild(
+            &world,
+            &[&["entity", "totals", "a", "--yes"], more].concat(),
+        )
+    };
+    let refuse = |more: &[&str], words: &str| {
+        let refused = entity(more).expect(70).stderr;
+        assert!(refused.contains(words), "{words:?} in {refused}");
+    };
+    configure_topic(world.incoming(), &[("cleanup.policy", "compact,delete")]);
+    refuse(&[], "is compacted: older events of an entity may be gone");
+    entity(&["--accept-truncated"]).expect(0);
+    assert!(has(5));
+    configure_topic(world.incoming(), &[("cleanup.policy", "delete")]);
+
+    world
+        .db
+        .run("INSERT INTO totals.entry (e, s, share) VALUES ('a', 0, 1)");
+    refuse(&[], "there would be fewer (entry: 6 rows before, 5 built)");
+    assert_eq!(rows(&world)["a"], (5, (0..=5).collect()));
+    entity(&["--accept-fewer"]).expect(0);
+    assert!(has(5));
+
+    world.add_partitions(2);
+    let sender = world.sender();
+    for s in 6..=9 {
+        sender.send_json(1, &json!({ "e": "a", "s": s, "d": 1 }));
+    }
+    sender.flush();
+    wait_until(LONG, "all are applied", || has(9));
+    let later = format!("{}/1", world.incoming());
+    refuse(&["--partition", &later], "only gate `next`");
+    assert!(has(9));
+    process.stop();
+}
+
+// I6: a record whose entity cannot be read is not taken for another's, and none is called applied that the build was made to
+// skip.
+#[test]
+fn a_parked_record_that_the_build_has_not_applied_stays_parked() {
+    let world = World::new(1, TOTALS, &[SETUP]);
+    let sender = world.sender();
+    sender.send_json(0, &json!({ "e": "a", "s": 1, "d": 1 }));
+    sender.send_json(0, &long("a", 2, 0));
+    sender.send(0, None, Some(b"no event"));
+    sender.flush();
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(world.parked(), 2);
+    let command = ["rebuild", "entity", "totals", "a", "--yes"];
+    let (limit, bytes) = LIMIT;
+    let told = world.launch("short").env(limit, bytes).output(&command);
+    let told = told.expect(70).stderr;
+    assert!(told.contains("@1 cannot be applied"), "{told}");
+    rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
+    assert_eq!(world.parked(), 2);
+
+    // What neither can read is no hindrance, and neither is one that was given up.
+    entity(&world, "a").expect(0);
+    assert_eq!(world.parked(), 2);
+    let why = ["--reason", "undecodable", "--why", "test", "--yes"];
+    world
+        .tidegate(&[&["dead-letters", "discard", "totals"][..], &why].concat())
+        .expect(0);
+    entity(&world, "a").expect(0);
+
+    let holding = world
+        .launch("ends")
+        .failpoints("rebuild-holding=0*off->return");
+    holding.output(&command).expect(-9);
+    world.db.run(
+        "INSERT INTO tidegate.skipped
+         SELECT q.projection, q.generation, q.topic, q.incarnation, q.partition, 1, 2, (SELECT id FROM tidegate.operation LIMIT 1)
+         FROM tidegate.position q JOIN tidegate.generation g ON g.projection = q.projection AND g.number = q.generation
+         WHERE g.state = 'building'",
+    );
+    let told = entity(&world, "a").expect(70).stderr;
+    assert!(told.contains("skipped in the build alone"), "{told}");
+    rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
+    assert_eq!((world.parked(), rows(&world)["a"].0), (1, 1));
+    process.stop();
+}
+
+// I4: without a gate and ids nothing keeps a letter from being applied again whose entity is not known.
+#[test]
+fn a_letter_without_an_entity_is_not_applied_twice() {
+    let none = TOTALS.replace(r#"gate     = "next""#, r#"gate     = "none""#);
+    let world = World::new(1, &none, &[SETUP]);
+    let sender = world.sender();
+    sender.send_json(0, &json!({ "e": "a", "s": 1, "d": 1 }));
+    sender.send_json(0, &long("a", 2, 1));
+    sender.flush();
+    let (limit, bytes) = LIMIT;
+    let process = world.launch("short").env(limit, bytes).start();
+    world.wait_until_done(LONG);
+    assert_eq!(world.parked(), 1);
+    let told = entity(&world, "a").expect(70).stderr;
+    assert!(told.contains("nothing says of which entity"), "{told}");
+    assert_eq!(rows(&world)["a"], (1, vec![1]));
+    rebuild(&world, &["abandon", "totals", "--yes"]).expect(0);
+
+    process.stop();
+    let process = world.start("long");
+    world
+        .tidegate(&["dead-letters", "redrive", "totals"])
+        .expect(0);
+    assert_eq!(world.parked(), 0);
+    entity(&world, "a").expect(0);
+    assert_eq!(rows(&world)["a"], (2, vec![1, 2]));
     process.stop();
 }

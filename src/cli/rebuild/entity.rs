@@ -13,12 +13,16 @@ pub(super) struct Arguments {
     named: Named,
     /// The entity, as `tidegate explain` shows it
     entity: String,
-    /// Read it from this partition alone, as `topic/3`; may be repeated. All are read otherwise
+    /// Read it from this partition alone, as `topic/3`; may be repeated. All are read otherwise. Under gate `next` alone,
+    /// whose `first` is a number
     #[arg(long = "partition", value_parser = partition, value_name = "PARTITION")]
     partitions: Vec<TopicPartition>,
     /// Begin although the log does not have the whole history any more; goes on record
     #[arg(long)]
     accept_truncated: bool,
+    /// Replace its rows also where fewer were built than there are; goes on record
+    #[arg(long)]
+    accept_fewer: bool,
     /// Do not ask before the rows are replaced
     #[arg(long, short)]
     yes: bool,
@@ -26,8 +30,8 @@ pub(super) struct Arguments {
 
 const AFTER_HELP: &str = "\
 Run it with the configuration, or the binary, of the service, which goes on meanwhile. The projection
-says with `entity_rows` which rows are the entity's. Where there is a gate, it tells whether all of the
-entity's events were met: naming a partition that has only some of them changes nothing.";
+says with `entity_rows` which rows are the entity's. Gate `next` tells whether all of the entity's events
+were met: naming a partition that has only some of them changes nothing.";
 
 pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     let Arguments {
@@ -35,12 +39,13 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         entity,
         partitions,
         accept_truncated,
+        accept_fewer,
         yes,
     } = arguments;
     let name = &named.projection;
-    let rebuilder = rebuilder_of(&named, Some(&entity), registry).await?;
+    let rebuilder = rebuilder_of(&named, Some((&entity, partitions)), registry).await?;
     let mut connection = rebuilder.connect().await.map_err(failed)?;
-    let plan = rebuilder.plan_entity(&mut connection, &partitions);
+    let plan = rebuilder.plan_entity(&mut connection);
     let plan = plan.await.map_err(failed)?;
     show::partitions(&plan);
     let begun = rebuilder.begin(&mut connection, &plan, accept_truncated);
@@ -57,7 +62,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     );
     let confirmed = yes || progress::meanwhile(&mut builder, confirmed).await?;
     let done = match confirmed {
-        true => Some(rebuilder.replace_entity(&mut builder).await),
+        true => Some(rebuilder.replace_entity(&mut builder, accept_fewer).await),
         false => None,
     };
     builder.stop().await;

@@ -21,6 +21,7 @@ use crate::runtime::{Aside, Builder, RebuildError, Rebuilder, RunError, Standing
 use crate::store;
 use crate::store::generation::Beside;
 use crate::store::schema::Problem;
+use crate::types::TopicPartition;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
@@ -362,10 +363,10 @@ async fn rebuilder(named: &Named, registry: Registry) -> Result<Rebuilder, Faile
     rebuilder_of(named, None, registry).await
 }
 
-/// With `entity`, of that one alone.
+/// With `only`, of that entity alone, and of these partitions if there are any.
 async fn rebuilder_of(
     named: &Named,
-    entity: Option<&str>,
+    only: Option<(&str, Vec<TopicPartition>)>,
     registry: Registry,
 ) -> Result<Rebuilder, Failed> {
     let mut config = named.config.load()?;
@@ -381,7 +382,13 @@ async fn rebuilder_of(
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
     database_itself(&config)?;
     let mut projection = Arc::clone(projection);
-    Arc::make_mut(&mut projection).only = entity.map(str::to_owned);
+    if let Some((entity, mut partitions)) = only {
+        partitions.sort();
+        partitions.dedup();
+        let projection = Arc::make_mut(&mut projection);
+        projection.only = Some(entity.to_owned());
+        projection.only_in = partitions;
+    }
     let rebuilder = Rebuilder::new(config, projection, who("rebuild"), stop);
     rebuilder.await.map_err(|error| failed(error.into()))
 }

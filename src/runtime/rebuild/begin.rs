@@ -66,6 +66,13 @@ impl Rebuilder {
             self.is_mine(building)?; // another process was faster
             return Ok((building.number, false));
         }
+        // What is planned of a partition is where that generation stood (I3).
+        if live.generation != plan.live {
+            return Err(RebuildError::Moved {
+                planned: plan.live,
+                live: live.generation,
+            });
+        }
         let made = made(&self.projection);
         let catalog = swap::catalog(connection, live.schema_oid).await?;
         let next = generation::next(connection, name).await?;

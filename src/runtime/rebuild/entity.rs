@@ -20,7 +20,7 @@ use super::cut_over::{Hold, level};
 use super::plan::{of_logs, refused};
 use super::{Builder, Obstacle, Plan, Planned, RebuildError, Rebuilder};
 use crate::failpoint;
-use crate::projection::Gate;
+use crate::projection::{First, Gate};
 use crate::runtime::reset::topic_ids;
 use crate::runtime::start::made;
 use crate::store::entity::{self, Generations, Rows, Table};
@@ -55,8 +55,8 @@ impl Rebuilder {
     pub(crate) async fn plan_entity(
         &self,
         connection: &mut PgConnection,
-        chosen: &[TopicPartition],
     ) -> Result<Plan, RebuildError> {
+        let chosen = &self.projection.only_in;
         let live = self.live(connection).await?;
         let mut beside = generation::beside(connection, self.name()).await?;
         let building = beside.iter().position(Beside::is_building);
@@ -125,6 +125,7 @@ impl Rebuilder {
     fn of_same_definition(&self, live: &Live, obstacles: &mut Vec<Obstacle>) {
         let mut whole = (*self.projection).clone();
         whole.only = None;
+        whole.only_in.clear();
         let mine = made(&whole);
         if live.definition != mine.definition || live.setup != mine.setup {
             obstacles.push(refused(
@@ -140,16 +141,23 @@ impl Rebuilder {
         }
     }
 
-    /// Without a gate nothing tells that a partition was left out which the entity has been in.
+    /// Only a gate that knows the first sequence tells that a partition was left out which the entity has been in: others
+    /// see how far its events go, and not where they begin.
     fn of_choice(
         &self,
         chosen: &[TopicPartition],
         logs: &[(TopicPartition, crate::kafka::Watermarks)],
         obstacles: &mut Vec<Obstacle>,
     ) {
-        if !chosen.is_empty() && self.projection.gate == Gate::None {
+        let knows_the_first = matches!(
+            self.projection.gate,
+            Gate::Next {
+                first: First::At(_)
+            }
+        );
+        if !chosen.is_empty() && !knows_the_first {
             obstacles.push(refused(
-                "under gate `none` nothing tells whether the entity was in other partitions too"
+                "nothing tells whether the entity was in other partitions too: only gate `next` with a `first` that is a number does"
                     .to_owned(),
                 "leave out --partition: all are read".to_owned(),
             ));
@@ -185,13 +193,17 @@ impl Rebuilder {
         for (table, column) in said {
             match tables.iter().find(|known| known.name == *table) {
                 None => obstacles.push(refused(format!("there is no table `{table}`"), cure())),
-                Some(known) if known.type_of(column).is_none() => {
-                    obstacles.push(refused(
+                Some(known) => match known.tells_apart(column) {
+                    None => obstacles.push(refused(
                         format!("table `{table}` has no column `{column}`"),
                         cure(),
-                    ));
-                }
-                Some(_) => {}
+                    )),
+                    Some(false) => obstacles.push(refused(
+                        format!("column `{column}` of table `{table}` is not text, or compares by a collation that is not deterministic: it may have one value for several entities"),
+                        "`tidegate rebuild start` makes all tables anew".to_owned(),
+                    )),
+                    Some(true) => {}
+                },
             }
         }
         for Table { name, counted, .. } in &tables {
@@ -208,6 +220,13 @@ impl Rebuilder {
                 ));
             }
         }
+        for fires in entity::triggers(connection, live.schema_oid).await? {
+            obstacles.push(refused(
+                format!("{fires} would run once more, for rows that are deleted and copied"),
+                "disable it for as long, or `tidegate rebuild start` makes all tables anew"
+                    .to_owned(),
+            ));
+        }
         for action in entity::actions(connection, live.schema_oid).await? {
             obstacles.push(refused(
                 format!("foreign key {action} would delete or change other rows when the entity's are deleted"),
@@ -221,12 +240,13 @@ impl Rebuilder {
     pub(crate) async fn replace_entity(
         &self,
         builder: &mut Builder,
+        accept_fewer: bool,
     ) -> Result<Replaced, RebuildError> {
         let Hold {
             mut connection,
             began,
         } = self.hold(builder).await?;
-        match self.replace(&mut connection, builder).await {
+        match self.replace(&mut connection, builder, accept_fewer).await {
             Ok(replaced) => {
                 failpoint::reach(failpoint::REBUILD_BEFORE_CUT_OVER);
                 transaction::commit(&mut connection)
@@ -252,6 +272,7 @@ impl Rebuilder {
         &self,
         connection: &mut PgConnection,
         builder: &Builder,
+        accept_fewer: bool,
     ) -> Result<Replaced, RebuildError> {
         let (name, new) = (self.name(), &builder.generation);
         let entity = self.entity().unwrap_or_default();
@@ -267,7 +288,7 @@ impl Rebuilder {
         if live.generation != builder.live || building.schema_oid != new.schema_oid {
             return Err(gone());
         }
-        // I5: triggers of the live tables fire here too.
+        // I5: whatever runs here sends nothing.
         transaction::forbid_emit(connection).await?;
         let mut obstacles = Vec::new();
         self.of_tables(connection, &live, &mut obstacles).await?;
@@ -279,6 +300,7 @@ impl Rebuilder {
             live: live.generation,
             build: new.number,
             entity,
+            counts_copies: self.projection.gate == Gate::None && self.projection.event_id.is_none(),
         };
         let strays = entity::strays(connection, generations).await?;
         if !strays.is_empty() {
@@ -290,6 +312,13 @@ impl Rebuilder {
         self.is_complete(stood, stands)?;
 
         let tables = self.replace_rows(connection, &live, there, entity).await?;
+        let fewer = tables.iter().filter(|(_, before, after)| after < before);
+        let fewer: Vec<String> = fewer
+            .map(|(table, before, after)| format!("{table}: {before} rows before, {after} built"))
+            .collect();
+        if !fewer.is_empty() && !accept_fewer {
+            return Err(RebuildError::Fewer(fewer));
+        }
         entity::replace_gate(connection, there, here, entity).await?; // I4
 
         // I5: as at a cut-over, but for this entity's records alone.
@@ -326,7 +355,7 @@ impl Rebuilder {
             kind: "rebuild-entity",
             projection: name,
             who: &self.who,
-            arguments: json!({ "entity": entity, "built": new.number }),
+            arguments: json!({ "entity": entity, "built": new.number, "accept_fewer": accept_fewer }),
             before: json!({ "generation": live.generation, "sequence": stood, "rows": rows(false) }),
             after: json!({ "generation": live.generation, "sequence": stands, "rows": rows(true), "letters": letters, "messages": messages.len() }),
         };

@@ -108,6 +108,15 @@ pub(crate) enum RebuildError {
         "the entity's rows stay as they are: there are {rows}, and the log has made none. Is that its name? `tidegate rebuild abandon` drops what was built"
     )]
     NothingBuilt { rows: u64 },
+    #[error(
+        "the entity's rows stay as they are: there would be fewer ({}). Events of it may be gone from the log, or rows were added by hand. Say --accept-fewer if that is right; what was built waits: `tidegate rebuild abandon` drops it",
+        .0.join("; ")
+    )]
+    Fewer(Vec<String>),
+    #[error(
+        "generation {live} is live now, and it was planned from generation {planned}: somebody has reset or rebuilt it in this moment. Nothing was begun; run it again"
+    )]
+    Moved { planned: i32, live: i32 },
     #[error("no generation of `{0}` is being built; `tidegate rebuild start {0}` begins one")]
     NotBuilding(String),
     #[error("no former generation of `{0}` is kept, so there is nothing to go back to")]

@@ -205,16 +205,21 @@ impl Rebuilder {
         Ok(compacted)
     }
 
-    /// A compacted topic has the last record of each key: enough for `newest`, and for nothing that adds up.
+    /// A compacted topic has the last record of each key: enough for `newest`, and for nothing that adds up. An entity's
+    /// rows need not be made of its last event alone.
     pub(super) fn of_compaction(&self, compacted: &[&str], obstacles: &mut Vec<Obstacle>) {
         let gate = self.projection.gate;
-        if gate == Gate::Newest {
+        if gate == Gate::Newest && self.entity().is_none() {
             return;
         }
+        let needed = match gate {
+            Gate::Newest => "and with them rows that only they have made".to_owned(),
+            _ => format!("and under gate `{gate}` all are needed"),
+        };
         for topic in compacted {
             obstacles.push(Obstacle {
                 what: format!(
-                    "topic {topic} is compacted: older events of an entity may be gone, and under gate `{gate}` all are needed"
+                    "topic {topic} is compacted: older events of an entity may be gone, {needed}"
                 ),
                 cure: "say --accept-truncated if the rest is enough".to_owned(),
                 may_be_accepted: true,
