@@ -1,6 +1,6 @@
 //! What a build takes in from memory and writes at once is what it would have written batch by batch: `examples/folds.rs`.
 
-use crate::harness::{LONG, Launch, Output, Sender, World};
+use crate::harness::{LONG, Launch, Output, PostgresServer, Sender, Servers, World, wait_until};
 
 const PROJECTIONS: [&str; 2] = ["newest", "next"];
 
@@ -26,10 +26,15 @@ fn rebuild(launch: Launch<'_>, projection: &str) -> Output {
 pub(crate) fn applied(partitions: i32, fill: impl FnOnce(&World)) -> World {
     let world = World::new(partitions, "", &[]);
     fill(&world);
-    let process = launch(&world, "live").start();
+    apply(launch(&world, "live"), &world);
+    world
+}
+
+/// Applies all that there is.
+fn apply(live: Launch<'_>, world: &World) {
+    let process = live.start();
     world.wait_until_done(LONG);
     process.stop();
-    world
 }
 
 fn send(sender: &Sender, entity: &str, sequence: i64, partition: i32, value: Option<&str>) {
@@ -247,4 +252,56 @@ fn memory_is_bounded_and_what_does_not_fit_is_written_before() {
         let largest = largest(&output);
         assert!(largest > 500_000 && largest < 2_100_000, "{largest}");
     }
+}
+
+// I1, I6: a crash of Postgres takes a write back that did not wait for the disk. What stayed in memory after it says that
+// its events are old, which they are not any more.
+#[test]
+fn what_stays_in_memory_after_a_write_is_forgotten_when_a_crash_takes_the_write_back() {
+    let mut postgres = PostgresServer::start();
+    postgres.set("wal_writer_delay", "10s");
+    postgres.set("wal_writer_flush_after", "1GB");
+    let world = World::new_at(&Servers::shared().with_postgres(&postgres), 1, "", &[]);
+    let fill = |entities: std::ops::Range<i32>| {
+        let sender = world.sender();
+        for entity in entities {
+            send(
+                &sender,
+                &format!("e-{entity}"),
+                1,
+                0,
+                Some(r#"{"amount":1}"#),
+            );
+        }
+        sender.flush();
+        apply(launch(&world, "live"), &world);
+    };
+    fill(0..1_000);
+    let build = launch(&world, "rebuild")
+        .instead("rebuild")
+        .argument("start")
+        .argument("newest")
+        .failpoints("bulk-before-commit=1*sleep(1000);bulk-after-commit=1*sleep(6000)");
+    let mut build = build.start();
+    wait_until(LONG, "it writes", || {
+        world.db.one(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'tidegate % bulk newest'
+             AND query LIKE '%position%' AND state = 'idle in transaction')",
+        )
+    });
+    // There is more to be read by the time that it is written, so that what is in memory stays there.
+    build.signal("STOP");
+    fill(1_000..3_000);
+    build.signal("CONT");
+    let position =
+        "SELECT next_offset FROM tidegate.position WHERE projection = 'newest' AND generation = 2";
+    wait_until(LONG, "it is written", || {
+        world.db.one::<i64>(position) == 1_000
+    });
+    postgres.kill();
+    postgres.start_again();
+    world.db.reconnect();
+    assert_eq!(world.db.one::<i64>(position), 0, "nothing was taken back");
+    assert!(build.wait(LONG).success(), "{}", build.log());
+    assert_eq!(built(&world, "newest", 2), built(&world, "newest", 1));
 }
