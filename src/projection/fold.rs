@@ -567,6 +567,13 @@ mod tests {
     }
 
     #[test]
+    fn what_another_role_writes_is_not_written_from_memory() {
+        let fold = || Projection::fold("p", 1, &["t"], Gate::Newest, keep::<Row>());
+        assert!(fold().bulk().is_some());
+        assert!(fold().role("other").bulk().is_none());
+    }
+
+    #[test]
     fn statements_name_all_columns_once_in_one_order() {
         let folded = Folded::new(keep::<Row>());
         assert_eq!(
