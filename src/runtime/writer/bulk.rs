@@ -218,7 +218,7 @@ impl Writer {
         let limit = self.database.timeouts.transaction();
         let begun = {
             let applier = self.applier(work, &generation);
-            let begin = bulk::load(&applier, &mut connection, &mut *states, None);
+            let begin = bulk::begin(&applier, &mut connection, &mut *states);
             store::within("looking at the tables", limit, begin).await
         };
         if let Err(failure) = begun {
@@ -328,10 +328,16 @@ impl Writer {
             all
         };
         let offsets: Vec<Offsets> = held.iter().map(offsets).collect();
-        // I5: what such a record emits must be kept.
-        let kept = store::right_to_emit(connection, &self.projection.name, &offsets).await?;
         let applier = self.applier(work, generation);
-        bulk::load(&applier, connection, &mut *stretch.states, Some(&events)).await?;
+        let load = bulk::load(
+            &applier,
+            connection,
+            &mut *stretch.states,
+            &events,
+            &offsets,
+        );
+        // I5: what such a record emits must be kept.
+        let kept = store::within("loading states", applier.timeouts.transaction(), load).await?;
         let is_plain = |event| {
             if kept.is_empty() && work.stops.is_empty() {
                 return true;
