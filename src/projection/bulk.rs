@@ -34,8 +34,10 @@ use crate::store::gate::{Move, Stands};
 const ROWS_MAX: usize = 50_000;
 /// Entities that a batch may add, as far as memory is reckoned.
 const BATCH: usize = 10_000;
-/// Of so many events one has the width of its state measured.
-const MEASURED_OF: u64 = 64;
+/// Of so many events of an entity one has its state measured, and besides the first ones as they double.
+const MEASURED_OF: u32 = 64;
+/// What a state may take for each byte of it that is stored: strings and lists have their own allocations, and room to grow.
+const HEAP: usize = 4;
 
 /// How far a batch was taken in.
 #[derive(Debug)]
@@ -147,6 +149,10 @@ struct Entry<S> {
     /// Whether its table has a row of it.
     has_row: bool,
     is_changed: bool,
+    /// Events taken in, which tell when it is measured.
+    events: u32,
+    /// Bytes of its state as they are stored, when it was measured last.
+    width: usize,
 }
 
 /// The states of a [`Fold`].
@@ -160,9 +166,8 @@ pub(super) struct States<F: Fold> {
     /// What is not in memory is not in the tables either.
     is_whole: bool,
     names_bytes: usize,
-    events: u64,
-    /// Bytes of a state as it is stored, in the mean.
-    width: usize,
+    /// The widths of all.
+    states_bytes: usize,
 }
 
 impl<F: Fold> States<F> {
@@ -183,8 +188,7 @@ impl<F: Fold> States<F> {
             entries: HashMap::new(),
             is_whole: false,
             names_bytes: 0,
-            events: 0,
-            width: 0,
+            states_bytes: 0,
         })
     }
 
@@ -228,15 +232,11 @@ impl<F: Fold> States<F> {
         if let Some(why) = messages.emitted.iter().find_map(|(n, m)| problem(n, m)) {
             return Err(HandlerError::terminal(why));
         }
-        self.events += 1;
-        if self.events % MEASURED_OF == 1
-            && let Some(state) = &state
-            && let Ok(fields) = Columns::fields(state)
-        {
-            let share = if self.width == 0 { 1 } else { 16 };
-            self.width = self.width - self.width / share + fields.bytes.len().div_ceil(share);
-        }
         entry.state = state;
+        entry.events = entry.events.wrapping_add(1);
+        if entry.events.is_power_of_two() || entry.events.is_multiple_of(MEASURED_OF) {
+            entry.measure(&mut self.states_bytes);
+        }
         entry.sequence = Some(sequence);
         entry.is_changed = true;
         Ok(Some(Outcome::Applied))
@@ -310,6 +310,17 @@ impl<F: Fold> States<F> {
     }
 }
 
+impl<S: State> Entry<S> {
+    /// Measures its state, as part of a sum.
+    fn measure(&mut self, sum: &mut usize) {
+        let fields = self.state.as_ref().map(Columns::fields);
+        // What cannot be stored is for whoever writes to say.
+        let width = fields.map_or(0, |fields| fields.map_or(0, |fields| fields.bytes.len()));
+        *sum = sum.saturating_sub(self.width).saturating_add(width);
+        self.width = width;
+    }
+}
+
 impl<S> Entry<S> {
     fn new() -> Self {
         Self {
@@ -319,6 +330,8 @@ impl<S> Entry<S> {
             state: None,
             has_row: false,
             is_changed: false,
+            events: 0,
+            width: 0,
         }
     }
 }
@@ -386,6 +399,7 @@ impl<F: Fold> Bulk for States<F> {
                 };
                 entry.state = Some(state);
                 entry.has_row = true;
+                entry.measure(&mut self.states_bytes);
             }
             Ok(())
         })
@@ -420,8 +434,9 @@ impl<F: Fold> Bulk for States<F> {
         let tables = if entities + BATCH > capacity { 3 } else { 1 };
         let place = size_of::<(Box<str>, Entry<F::State>)>() + 1;
         // Its name with what an allocation costs, its state, and its places in lists while it is written.
-        let of_one = 16 + self.width + 4 * size_of::<(&str, &F::State)>();
-        capacity * 8 / 7 * place * tables + entities * of_one + self.names_bytes
+        let of_one = 16 + 4 * size_of::<(&str, &F::State)>();
+        let heap = self.states_bytes.saturating_mul(HEAP);
+        capacity * 8 / 7 * place * tables + entities * of_one + self.names_bytes + heap
     }
 
     fn moves(&self) -> Vec<Move<'_>> {
@@ -446,6 +461,7 @@ impl<F: Fold> Bulk for States<F> {
         if forget {
             self.entries = HashMap::new();
             self.names_bytes = 0;
+            self.states_bytes = 0;
             self.is_whole = false;
             return;
         }

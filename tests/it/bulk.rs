@@ -254,6 +254,28 @@ fn memory_is_bounded_and_what_does_not_fit_is_written_before() {
     }
 }
 
+// I4, I6: a state counts as it is, however few are as wide.
+#[test]
+fn wide_states_count_in_memory_however_few_they_are() {
+    const WIDE: usize = 64_000;
+    let note = "x".repeat(WIDE);
+    let world = applied(1, |world| {
+        let sender = world.sender();
+        for entity in 0..2_000 {
+            let note = if entity % 8 == 4 { &*note } else { "x" };
+            let value = format!(r#"{{"amount":1,"note":"{note}"}}"#);
+            send(&sender, &format!("e-{entity}"), 1, 0, Some(&value));
+        }
+        sender.flush();
+    });
+    for projection in PROJECTIONS {
+        let little = launch(&world, "rebuild").env("TIDEGATE__REBUILD__MEMORY_MB_MAX", 4);
+        let output = rebuild(little, projection);
+        assert!(writes(&output) >= 4, "{projection}: {}", output.stderr);
+        assert_eq!(built(&world, projection, 2), built(&world, projection, 1));
+    }
+}
+
 // I1, I6: a crash of Postgres takes a write back that did not wait for the disk. What stayed in memory after it says that
 // its events are old, which they are not any more.
 #[test]
