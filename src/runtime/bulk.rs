@@ -111,6 +111,15 @@ pub(super) async fn write(
         ))),
         Err(_) => Err(Unwritten::Failed(too_slow(limit))),
     };
+    let result = result.map_err(|unwritten| match unwritten {
+        // The same again would take as long again.
+        Unwritten::Failed(Failure::Store(store::Error::Sql(error)))
+            if store::sqlstate(&error).as_deref() == Some("57014") =>
+        {
+            Unwritten::Failed(Failure::Slow(store::describe(&error)))
+        }
+        other => other,
+    });
     let usable = match &result {
         Ok(_) => return (Some(connection), result),
         Err(Unwritten::Moved) => true,
