@@ -50,11 +50,12 @@ pub(crate) struct Taken {
 
 /// What a build has in memory.
 pub(crate) trait Bulk: Send + Sync {
-    /// Looks whether there is anything in the tables. Where there is not, nothing need be loaded.
+    /// Looks whether there is anything in the tables. Where there is not, nothing need be loaded. False if a row may become
+    /// another one as it is written, so that every batch has to read it back.
     fn begin<'a>(
         &'a mut self,
         connection: &'a mut PgConnection,
-    ) -> BoxFuture<'a, Result<(), HandlerError>>;
+    ) -> BoxFuture<'a, Result<bool, HandlerError>>;
 
     /// The entities of these events that must be loaded before; each once.
     fn unknown(&self, events: &Events<'_>) -> Vec<String>;
@@ -97,6 +98,8 @@ pub(super) struct Statements {
     /// The columns but the key, in the order of `copy`.
     pub(super) columns: Vec<&'static str>,
     pub(super) types: Arc<str>,
+    /// Whether what is written is what will be read.
+    pub(super) is_plain: Arc<str>,
     /// Whether neither the table nor the gate has a row.
     pub(super) is_empty: Arc<str>,
 }
@@ -109,6 +112,19 @@ pub(super) fn types(table: &str) -> Arc<str> {
          WHERE a.attrelid = '{table}'::regclass AND a.attnum > 0 AND NOT a.attisdropped"
     );
     types.into()
+}
+
+/// Asks whether a table, whose name is quoted, has no trigger, rule or policy of a user's.
+pub(super) fn is_plain(table: &str) -> Arc<str> {
+    let table = table.replace('\'', "''");
+    let is_plain = format!(
+        "SELECT NOT EXISTS ( \
+             SELECT FROM pg_catalog.pg_class c \
+             WHERE (c.oid = '{table}'::regclass OR c.oid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree('{table}'::regclass) p)) \
+               AND (c.relkind NOT IN ('r', 'p') OR c.relhasrules OR c.relrowsecurity OR EXISTS ( \
+                   SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal)))"
+    );
+    is_plain.into()
 }
 
 /// A state as COPY takes it, without its key.
@@ -340,14 +356,13 @@ impl<F: Fold> Bulk for States<F> {
     fn begin<'a>(
         &'a mut self,
         connection: &'a mut PgConnection,
-    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+    ) -> BoxFuture<'a, Result<bool, HandlerError>> {
         Box::pin(async move {
+            let look = |error| failed("looking at the tables", error);
             let is_empty = sqlx::query_scalar(AssertSqlSafe(Arc::clone(&self.statements.is_empty)));
-            self.is_whole = is_empty
-                .fetch_one(connection)
-                .await
-                .map_err(|error| failed("looking at the tables", error))?;
-            Ok(())
+            self.is_whole = is_empty.fetch_one(&mut *connection).await.map_err(look)?;
+            let is_plain = sqlx::query_scalar(AssertSqlSafe(Arc::clone(&self.statements.is_plain)));
+            is_plain.fetch_one(connection).await.map_err(look)
         })
     }
 

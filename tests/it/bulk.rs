@@ -276,6 +276,34 @@ fn wide_states_count_in_memory_however_few_they_are() {
     }
 }
 
+// A trigger may make another row than was written, which only who reads it back knows.
+#[test]
+fn a_table_with_a_trigger_is_built_batch_by_batch() {
+    let world = World::new(1, "", &[]);
+    let sender = world.sender();
+    for number in 0..500 {
+        let entity = format!("e-{}", number % 50);
+        send(
+            &sender,
+            &entity,
+            number / 50 + 1,
+            0,
+            Some(r#"{"amount":1}"#),
+        );
+    }
+    sender.flush();
+    let with_trigger = |name| launch(&world, name).env("TRIGGER", "on");
+    apply(with_trigger("live"), &world);
+    for projection in PROJECTIONS {
+        let output = rebuild(with_trigger("rebuild"), projection);
+        assert_eq!(writes(&output), 0, "{projection}: {}", output.stderr);
+        let rows: i64 = world
+            .db
+            .one(&format!("SELECT count(*) FROM {projection}__g2.sum"));
+        assert_eq!(rows, 50);
+    }
+}
+
 // I1, I6: a crash of Postgres takes a write back that did not wait for the disk. What stayed in memory after it says that
 // its events are old, which they are not any more.
 #[test]

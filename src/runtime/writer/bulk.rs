@@ -221,13 +221,20 @@ impl Writer {
             let begin = bulk::begin(&applier, &mut connection, &mut *states);
             store::within("looking at the tables", limit, begin).await
         };
-        if let Err(failure) = begun {
-            // Its transaction ends with the connection. The ordinary way says what is wrong.
-            work.ordinary = self.ordinary();
-            self.connection_lost(work, &format!("{failure:?}"));
-            return false;
+        match begun {
+            Ok(true) => work.connection = Some(connection),
+            Ok(false) => {
+                work.connection = Some(connection);
+                work.ordinary = usize::MAX;
+                return false;
+            }
+            Err(failure) => {
+                // Its transaction ends with the connection. The ordinary way says what is wrong.
+                work.ordinary = self.ordinary();
+                self.connection_lost(work, &format!("{failure:?}"));
+                return false;
+            }
         }
-        work.connection = Some(connection);
         work.stretch = Some(Stretch {
             states,
             claims: BTreeMap::new(),
