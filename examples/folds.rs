@@ -15,6 +15,9 @@ use tidegate::projection::{
 const SETUP: &str = "
     CREATE TABLE sum (entity text PRIMARY KEY, amount bigint NOT NULL CHECK (amount <> 4711), note text,
                       offsets jsonb NOT NULL, events integer NOT NULL)";
+const TRIGGER: &str = "
+    CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.note := 'noted'; RETURN NEW; END $$;
+    CREATE TRIGGER noted BEFORE INSERT OR UPDATE ON sum FOR EACH ROW EXECUTE FUNCTION noted()";
 
 #[derive(Default, sqlx::FromRow)]
 struct Sum {
@@ -96,6 +99,10 @@ fn main() -> ExitCode {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "none".to_owned());
     let (incoming, outgoing) = (variable("INCOMING_TOPIC"), variable("OUTGOING_TOPIC"));
     let is_lenient = variable("VERSION") == "2";
+    let setup = match &*variable("TRIGGER") {
+        "on" => format!("{SETUP};{TRIGGER}"),
+        _ => SETUP.to_owned(),
+    };
     let mut registry = Ok(Registry::new());
     for (name, gate) in [("newest", Gate::Newest), ("next", Gate::NEXT)] {
         let adding = Adding {
@@ -107,7 +114,7 @@ fn main() -> ExitCode {
             .entity(Source::Key)
             .sequence(Source::Header("sequence".to_owned()))
             .tombstones(Tombstones::Event)
-            .setup(SETUP);
+            .setup(&setup);
         registry = registry.and_then(|registry| registry.register(projection));
     }
     match registry {

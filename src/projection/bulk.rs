@@ -34,8 +34,10 @@ use crate::store::gate::{Move, Stands};
 const ROWS_MAX: usize = 50_000;
 /// Entities that a batch may add, as far as memory is reckoned.
 const BATCH: usize = 10_000;
-/// Of so many events one has the width of its state measured.
-const MEASURED_OF: u64 = 64;
+/// Of so many events of an entity one has its state measured, and besides the first ones as they double.
+const MEASURED_OF: u32 = 64;
+/// What a state may take for each byte of it that is stored: strings and lists have their own allocations, and room to grow.
+const HEAP: usize = 4;
 
 /// How far a batch was taken in.
 #[derive(Debug)]
@@ -48,11 +50,12 @@ pub(crate) struct Taken {
 
 /// What a build has in memory.
 pub(crate) trait Bulk: Send + Sync {
-    /// Looks whether there is anything in the tables. Where there is not, nothing need be loaded.
+    /// Looks whether there is anything in the tables. Where there is not, nothing need be loaded. False if a row may become
+    /// another one as it is written, so that every batch has to read it back.
     fn begin<'a>(
         &'a mut self,
         connection: &'a mut PgConnection,
-    ) -> BoxFuture<'a, Result<(), HandlerError>>;
+    ) -> BoxFuture<'a, Result<bool, HandlerError>>;
 
     /// The entities of these events that must be loaded before; each once.
     fn unknown(&self, events: &Events<'_>) -> Vec<String>;
@@ -95,6 +98,8 @@ pub(super) struct Statements {
     /// The columns but the key, in the order of `copy`.
     pub(super) columns: Vec<&'static str>,
     pub(super) types: Arc<str>,
+    /// Whether what is written is what will be read.
+    pub(super) is_plain: Arc<str>,
     /// Whether neither the table nor the gate has a row.
     pub(super) is_empty: Arc<str>,
 }
@@ -107,6 +112,19 @@ pub(super) fn types(table: &str) -> Arc<str> {
          WHERE a.attrelid = '{table}'::regclass AND a.attnum > 0 AND NOT a.attisdropped"
     );
     types.into()
+}
+
+/// Asks whether a table, whose name is quoted, has no trigger, rule or policy of a user's.
+pub(super) fn is_plain(table: &str) -> Arc<str> {
+    let table = table.replace('\'', "''");
+    let is_plain = format!(
+        "SELECT NOT EXISTS ( \
+             SELECT FROM pg_catalog.pg_class c \
+             WHERE (c.oid = '{table}'::regclass OR c.oid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree('{table}'::regclass) p)) \
+               AND (c.relkind NOT IN ('r', 'p') OR c.relhasrules OR c.relrowsecurity OR EXISTS ( \
+                   SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal)))"
+    );
+    is_plain.into()
 }
 
 /// A state as COPY takes it, without its key.
@@ -147,6 +165,10 @@ struct Entry<S> {
     /// Whether its table has a row of it.
     has_row: bool,
     is_changed: bool,
+    /// Events taken in, which tell when it is measured.
+    events: u32,
+    /// Bytes of its state as they are stored, when it was measured last.
+    width: usize,
 }
 
 /// The states of a [`Fold`].
@@ -160,9 +182,8 @@ pub(super) struct States<F: Fold> {
     /// What is not in memory is not in the tables either.
     is_whole: bool,
     names_bytes: usize,
-    events: u64,
-    /// Bytes of a state as it is stored, in the mean.
-    width: usize,
+    /// The widths of all.
+    states_bytes: usize,
 }
 
 impl<F: Fold> States<F> {
@@ -183,8 +204,7 @@ impl<F: Fold> States<F> {
             entries: HashMap::new(),
             is_whole: false,
             names_bytes: 0,
-            events: 0,
-            width: 0,
+            states_bytes: 0,
         })
     }
 
@@ -228,15 +248,11 @@ impl<F: Fold> States<F> {
         if let Some(why) = messages.emitted.iter().find_map(|(n, m)| problem(n, m)) {
             return Err(HandlerError::terminal(why));
         }
-        self.events += 1;
-        if self.events % MEASURED_OF == 1
-            && let Some(state) = &state
-            && let Ok(fields) = Columns::fields(state)
-        {
-            let share = if self.width == 0 { 1 } else { 16 };
-            self.width = self.width - self.width / share + fields.bytes.len().div_ceil(share);
-        }
         entry.state = state;
+        entry.events = entry.events.wrapping_add(1);
+        if entry.events.is_power_of_two() || entry.events.is_multiple_of(MEASURED_OF) {
+            entry.measure(&mut self.states_bytes);
+        }
         entry.sequence = Some(sequence);
         entry.is_changed = true;
         Ok(Some(Outcome::Applied))
@@ -310,6 +326,17 @@ impl<F: Fold> States<F> {
     }
 }
 
+impl<S: State> Entry<S> {
+    /// Measures its state, as part of a sum.
+    fn measure(&mut self, sum: &mut usize) {
+        let fields = self.state.as_ref().map(Columns::fields);
+        // What cannot be stored is for whoever writes to say.
+        let width = fields.map_or(0, |fields| fields.map_or(0, |fields| fields.bytes.len()));
+        *sum = sum.saturating_sub(self.width).saturating_add(width);
+        self.width = width;
+    }
+}
+
 impl<S> Entry<S> {
     fn new() -> Self {
         Self {
@@ -319,6 +346,8 @@ impl<S> Entry<S> {
             state: None,
             has_row: false,
             is_changed: false,
+            events: 0,
+            width: 0,
         }
     }
 }
@@ -327,14 +356,13 @@ impl<F: Fold> Bulk for States<F> {
     fn begin<'a>(
         &'a mut self,
         connection: &'a mut PgConnection,
-    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+    ) -> BoxFuture<'a, Result<bool, HandlerError>> {
         Box::pin(async move {
+            let look = |error| failed("looking at the tables", error);
             let is_empty = sqlx::query_scalar(AssertSqlSafe(Arc::clone(&self.statements.is_empty)));
-            self.is_whole = is_empty
-                .fetch_one(connection)
-                .await
-                .map_err(|error| failed("looking at the tables", error))?;
-            Ok(())
+            self.is_whole = is_empty.fetch_one(&mut *connection).await.map_err(look)?;
+            let is_plain = sqlx::query_scalar(AssertSqlSafe(Arc::clone(&self.statements.is_plain)));
+            is_plain.fetch_one(connection).await.map_err(look)
         })
     }
 
@@ -386,6 +414,7 @@ impl<F: Fold> Bulk for States<F> {
                 };
                 entry.state = Some(state);
                 entry.has_row = true;
+                entry.measure(&mut self.states_bytes);
             }
             Ok(())
         })
@@ -420,8 +449,9 @@ impl<F: Fold> Bulk for States<F> {
         let tables = if entities + BATCH > capacity { 3 } else { 1 };
         let place = size_of::<(Box<str>, Entry<F::State>)>() + 1;
         // Its name with what an allocation costs, its state, and its places in lists while it is written.
-        let of_one = 16 + self.width + 4 * size_of::<(&str, &F::State)>();
-        capacity * 8 / 7 * place * tables + entities * of_one + self.names_bytes
+        let of_one = 16 + 4 * size_of::<(&str, &F::State)>();
+        let heap = self.states_bytes.saturating_mul(HEAP);
+        capacity * 8 / 7 * place * tables + entities * of_one + self.names_bytes + heap
     }
 
     fn moves(&self) -> Vec<Move<'_>> {
@@ -446,6 +476,7 @@ impl<F: Fold> Bulk for States<F> {
         if forget {
             self.entries = HashMap::new();
             self.names_bytes = 0;
+            self.states_bytes = 0;
             self.is_whole = false;
             return;
         }

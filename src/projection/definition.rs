@@ -565,18 +565,19 @@ impl Projection {
         )
     }
 
-    /// What else decides what is in the tables: the texts of SQL projections.
-    ///
-    /// Stored with the generation too, to say at a start that they have changed. They do not keep a claim
-    /// from going on: a statement that is repaired must be able to.
-    /// What can take in a build's events before it writes, if nothing is to be remembered of each of them.
+    /// What can take in a build's events before it writes, if nothing is to be remembered of each of them and nobody else
+    /// than the service writes: a role may see fewer rows than there are, and COPY does without such policies.
     pub(crate) fn bulk(&self) -> Option<Box<dyn Bulk>> {
-        match (&self.event_id, self.history, &self.gate_in) {
-            (None, None, None) => self.handler.bulk(self.gate),
+        match (&self.event_id, self.history, &self.gate_in, &self.role) {
+            (None, None, None, None) => self.handler.bulk(self.gate),
             _ => None,
         }
     }
 
+    /// What else decides what is in the tables: the texts of SQL projections.
+    ///
+    /// Stored with the generation too, to say at a start that they have changed. They do not keep a claim
+    /// from going on: a statement that is repaired must be able to.
     pub(crate) fn statements(&self) -> String {
         let (columns, tombstones, seed) = (&self.columns, self.tombstones, &self.seed);
         let format = match &self.format {

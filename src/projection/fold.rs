@@ -14,7 +14,7 @@ use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgHasArrayType, PgRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Encode, FromRow, Postgres, Row as _, Type};
 
-use super::bulk::{Bulk, Fields, Statements, States, types};
+use super::bulk::{Bulk, Fields, Statements, States, is_plain, types};
 use super::context::Context;
 use super::definition::Gate;
 use super::events::{Batch, Event, Ref};
@@ -286,6 +286,7 @@ impl<F: Fold> Folded<F> {
             copy: format!("COPY {table} ({key}{listed}) FROM STDIN WITH (FORMAT binary)").into(),
             columns: columns.names,
             types: types(&table),
+            is_plain: is_plain(&table),
             is_empty: format!(
                 "SELECT NOT EXISTS (SELECT FROM {table}) AND NOT EXISTS (SELECT FROM _gate)"
             )
@@ -564,6 +565,13 @@ mod tests {
 
     fn keep<S: State>() -> Keep<S> {
         Keep(std::marker::PhantomData)
+    }
+
+    #[test]
+    fn what_another_role_writes_is_not_written_from_memory() {
+        let fold = || Projection::fold("p", 1, &["t"], Gate::Newest, keep::<Row>());
+        assert!(fold().bulk().is_some());
+        assert!(fold().role("other").bulk().is_none());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::apply::{Applier, Failure, failure_of, stays_inside};
 use crate::failpoint;
 use crate::projection::{Bulk, Events};
 use crate::store::position::{Advance, Expected};
-use crate::store::{self, gate, position, transaction};
+use crate::store::{self, Offsets, Rights, gate, position, transaction};
 use crate::telemetry::{Phase, Phases};
 
 /// Entities that can be written within one statement's time, by a wide margin.
@@ -36,33 +36,51 @@ impl<E: Into<Failure>> From<E> for Unwritten {
     }
 }
 
-/// Loads what a batch's events need and memory does not have yet.
+/// Looks at the tables; false if they must be written batch by batch.
+pub(super) async fn begin(
+    applier: &Applier<'_>,
+    connection: &mut PgConnection,
+    states: &mut dyn Bulk,
+) -> Result<bool, Failure> {
+    begin_to_load(applier, connection).await?;
+    let begun = states.begin(connection).await;
+    transaction::rollback(connection).await?;
+    begun.map_err(|error| failure_of(applier.projection, error))
+}
+
+/// Loads what a batch's events need and memory does not have yet, and reads which of its records have kept their right
+/// to emit.
 pub(super) async fn load(
     applier: &Applier<'_>,
     connection: &mut PgConnection,
     states: &mut dyn Bulk,
-    events: Option<&Events<'_>>,
-) -> Result<(), Failure> {
-    let entities = match events {
-        Some(events) => states.unknown(events),
-        None => Vec::new(),
-    };
-    if events.is_some() && entities.is_empty() {
-        return Ok(());
-    }
-    let (projection, generation) = (applier.projection, applier.generation);
-    let search_path = transaction::search_path(&generation.schema_name, &projection.search_path);
-    let name = format!("tidegate {} load {}", applier.owner, projection.name);
-    transaction::begin(connection, &search_path, &name, &applier.timeouts).await?;
-    let loaded = match events {
-        None => states.begin(connection).await,
-        Some(_) => {
+    events: &Events<'_>,
+    offsets: &[Offsets],
+) -> Result<Rights, Failure> {
+    let projection = applier.projection;
+    let entities = states.unknown(events);
+    begin_to_load(applier, connection).await?;
+    let kept = store::right_to_emit(connection, &projection.name, offsets).await?;
+    let loaded = match entities.is_empty() {
+        true => Ok(()),
+        false => {
             let gates = gate::believe(connection, &entities).await?;
             states.load(connection, &entities, gates).await
         }
     };
     transaction::rollback(connection).await?;
-    loaded.map_err(|error| failure_of(projection, error))
+    loaded.map_err(|error| failure_of(projection, error))?;
+    Ok(kept)
+}
+
+async fn begin_to_load(
+    applier: &Applier<'_>,
+    connection: &mut PgConnection,
+) -> Result<(), store::Error> {
+    let (projection, generation) = (applier.projection, applier.generation);
+    let search_path = transaction::search_path(&generation.schema_name, &projection.search_path);
+    let name = format!("tidegate {} load {}", applier.owner, projection.name);
+    transaction::begin(connection, &search_path, &name, &applier.timeouts).await
 }
 
 /// Writes what was taken in. `None` for the connection afterwards means that it is in doubt and was dropped.
@@ -93,6 +111,15 @@ pub(super) async fn write(
         ))),
         Err(_) => Err(Unwritten::Failed(too_slow(limit))),
     };
+    let result = result.map_err(|unwritten| match unwritten {
+        // The same again would take as long again.
+        Unwritten::Failed(Failure::Store(store::Error::Sql(error)))
+            if store::sqlstate(&error).as_deref() == Some("57014") =>
+        {
+            Unwritten::Failed(Failure::Slow(store::describe(&error)))
+        }
+        other => other,
+    });
     let usable = match &result {
         Ok(_) => return (Some(connection), result),
         Err(Unwritten::Moved) => true,

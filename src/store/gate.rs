@@ -219,13 +219,13 @@ pub(crate) async fn compare_and_move(
         }
     }
     for known in known.chunks(ROWS_MAX) {
-        let done = sqlx::query(COMPARE)
+        let moved: i64 = sqlx::query_scalar(COMPARE)
             .bind(known.iter().map(|gate| gate.entity).collect::<Vec<_>>())
             .bind(known.iter().map(|gate| gate.to).collect::<Vec<_>>())
             .bind(known.iter().map(|gate| gate.from).collect::<Vec<_>>())
-            .execute(&mut *connection)
+            .fetch_one(&mut *connection)
             .await?;
-        if done.rows_affected() != known.len() as u64 {
+        if usize::try_from(moved) != Ok(known.len()) {
             return Ok(false);
         }
     }

@@ -41,7 +41,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection};
 
 pub(crate) use emission::{
-    Offsets, keep as keep_right_to_emit, leave_out as leave_out_rights_to_emit,
+    Offsets, Rights, keep as keep_right_to_emit, leave_out as leave_out_rights_to_emit,
     raise as raise_emission, right_to_emit, settle as settle_rights_to_emit,
     spend as spend_right_to_emit,
 };

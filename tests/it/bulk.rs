@@ -1,6 +1,6 @@
 //! What a build takes in from memory and writes at once is what it would have written batch by batch: `examples/folds.rs`.
 
-use crate::harness::{LONG, Launch, Output, Sender, World};
+use crate::harness::{LONG, Launch, Output, PostgresServer, Sender, Servers, World, wait_until};
 
 const PROJECTIONS: [&str; 2] = ["newest", "next"];
 
@@ -26,10 +26,15 @@ fn rebuild(launch: Launch<'_>, projection: &str) -> Output {
 pub(crate) fn applied(partitions: i32, fill: impl FnOnce(&World)) -> World {
     let world = World::new(partitions, "", &[]);
     fill(&world);
-    let process = launch(&world, "live").start();
+    apply(launch(&world, "live"), &world);
+    world
+}
+
+/// Applies all that there is.
+fn apply(live: Launch<'_>, world: &World) {
+    let process = live.start();
     world.wait_until_done(LONG);
     process.stop();
-    world
 }
 
 fn send(sender: &Sender, entity: &str, sequence: i64, partition: i32, value: Option<&str>) {
@@ -247,4 +252,106 @@ fn memory_is_bounded_and_what_does_not_fit_is_written_before() {
         let largest = largest(&output);
         assert!(largest > 500_000 && largest < 2_100_000, "{largest}");
     }
+}
+
+// I4, I6: a state counts as it is, however few are as wide.
+#[test]
+fn wide_states_count_in_memory_however_few_they_are() {
+    const WIDE: usize = 64_000;
+    let note = "x".repeat(WIDE);
+    let world = applied(1, |world| {
+        let sender = world.sender();
+        for entity in 0..2_000 {
+            let note = if entity % 8 == 4 { &*note } else { "x" };
+            let value = format!(r#"{{"amount":1,"note":"{note}"}}"#);
+            send(&sender, &format!("e-{entity}"), 1, 0, Some(&value));
+        }
+        sender.flush();
+    });
+    for projection in PROJECTIONS {
+        let little = launch(&world, "rebuild").env("TIDEGATE__REBUILD__MEMORY_MB_MAX", 4);
+        let output = rebuild(little, projection);
+        assert!(writes(&output) >= 4, "{projection}: {}", output.stderr);
+        assert_eq!(built(&world, projection, 2), built(&world, projection, 1));
+    }
+}
+
+// A trigger may make another row than was written, which only who reads it back knows.
+#[test]
+fn a_table_with_a_trigger_is_built_batch_by_batch() {
+    let world = World::new(1, "", &[]);
+    let sender = world.sender();
+    for number in 0..500 {
+        let entity = format!("e-{}", number % 50);
+        send(
+            &sender,
+            &entity,
+            number / 50 + 1,
+            0,
+            Some(r#"{"amount":1}"#),
+        );
+    }
+    sender.flush();
+    let with_trigger = |name| launch(&world, name).env("TRIGGER", "on");
+    apply(with_trigger("live"), &world);
+    for projection in PROJECTIONS {
+        let output = rebuild(with_trigger("rebuild"), projection);
+        assert_eq!(writes(&output), 0, "{projection}: {}", output.stderr);
+        let rows: i64 = world
+            .db
+            .one(&format!("SELECT count(*) FROM {projection}__g2.sum"));
+        assert_eq!(rows, 50);
+    }
+}
+
+// I1, I6: a crash of Postgres takes a write back that did not wait for the disk. What stayed in memory after it says that
+// its events are old, which they are not any more.
+#[test]
+fn what_stays_in_memory_after_a_write_is_forgotten_when_a_crash_takes_the_write_back() {
+    let mut postgres = PostgresServer::start();
+    postgres.set("wal_writer_delay", "10s");
+    postgres.set("wal_writer_flush_after", "1GB");
+    let world = World::new_at(&Servers::shared().with_postgres(&postgres), 1, "", &[]);
+    let fill = |entities: std::ops::Range<i32>| {
+        let sender = world.sender();
+        for entity in entities {
+            send(
+                &sender,
+                &format!("e-{entity}"),
+                1,
+                0,
+                Some(r#"{"amount":1}"#),
+            );
+        }
+        sender.flush();
+        apply(launch(&world, "live"), &world);
+    };
+    fill(0..1_000);
+    let build = launch(&world, "rebuild")
+        .instead("rebuild")
+        .argument("start")
+        .argument("newest")
+        .failpoints("bulk-before-commit=1*sleep(1000);bulk-after-commit=1*sleep(6000)");
+    let mut build = build.start();
+    wait_until(LONG, "it writes", || {
+        world.db.one(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name LIKE 'tidegate % bulk newest'
+             AND query LIKE '%position%' AND state = 'idle in transaction')",
+        )
+    });
+    // There is more to be read by the time that it is written, so that what is in memory stays there.
+    build.signal("STOP");
+    fill(1_000..3_000);
+    build.signal("CONT");
+    let position =
+        "SELECT next_offset FROM tidegate.position WHERE projection = 'newest' AND generation = 2";
+    wait_until(LONG, "it is written", || {
+        world.db.one::<i64>(position) == 1_000
+    });
+    postgres.kill();
+    postgres.start_again();
+    world.db.reconnect();
+    assert_eq!(world.db.one::<i64>(position), 0, "nothing was taken back");
+    assert!(build.wait(LONG).success(), "{}", build.log());
+    assert_eq!(built(&world, "newest", 2), built(&world, "newest", 1));
 }

@@ -44,6 +44,8 @@ const QUIET: Duration = Duration::from_secs(1);
 /// What a writer has taken in since it wrote last.
 pub(super) struct Stretch {
     states: Box<dyn Bulk>,
+    /// All that its states were made under, also what of them is written.
+    claims: BTreeMap<TopicPartition, Claim>,
     shares: BTreeMap<TopicPartition, Share>,
     records: i64,
     /// When a record was taken in last.
@@ -167,19 +169,20 @@ impl Writer {
     fn forget_unfounded(&self, work: &mut Work) {
         let Some(stretch) = &work.stretch else { return };
         let is_founded =
-            |(partition, share): (&TopicPartition, &Share)| match work.partitions.get(partition) {
+            |(partition, claim): (&TopicPartition, &Claim)| match work.partitions.get(partition) {
                 Some(State::Running(running)) => {
-                    running.claim == share.claim && running.next == share.to
+                    let share = stretch.shares.get(partition);
+                    running.claim == *claim && share.is_none_or(|share| running.next == share.to)
                 }
                 _ => false,
             };
-        if !stretch.shares.iter().all(is_founded) {
+        if !stretch.claims.iter().all(is_founded) {
             self.forget_stretch(work, "a claim of it is lost");
         }
     }
 
     /// Its partitions are fetched again, from where the database says.
-    fn forget_stretch(&self, work: &mut Work, why: &str) {
+    pub(super) fn forget_stretch(&self, work: &mut Work, why: &str) {
         let Some(stretch) = work.stretch.take() else {
             return;
         };
@@ -215,18 +218,26 @@ impl Writer {
         let limit = self.database.timeouts.transaction();
         let begun = {
             let applier = self.applier(work, &generation);
-            let begin = bulk::load(&applier, &mut connection, &mut *states, None);
+            let begin = bulk::begin(&applier, &mut connection, &mut *states);
             store::within("looking at the tables", limit, begin).await
         };
-        if let Err(failure) = begun {
-            // Its transaction ends with the connection. The ordinary way says what is wrong.
-            work.ordinary = self.ordinary();
-            self.connection_lost(work, &format!("{failure:?}"));
-            return false;
+        match begun {
+            Ok(true) => work.connection = Some(connection),
+            Ok(false) => {
+                work.connection = Some(connection);
+                work.ordinary = usize::MAX;
+                return false;
+            }
+            Err(failure) => {
+                // Its transaction ends with the connection. The ordinary way says what is wrong.
+                work.ordinary = self.ordinary();
+                self.connection_lost(work, &format!("{failure:?}"));
+                return false;
+            }
         }
-        work.connection = Some(connection);
         work.stretch = Some(Stretch {
             states,
+            claims: BTreeMap::new(),
             shares: BTreeMap::new(),
             records: 0,
             grew: Instant::now(),
@@ -324,10 +335,16 @@ impl Writer {
             all
         };
         let offsets: Vec<Offsets> = held.iter().map(offsets).collect();
-        // I5: what such a record emits must be kept.
-        let kept = store::right_to_emit(connection, &self.projection.name, &offsets).await?;
         let applier = self.applier(work, generation);
-        bulk::load(&applier, connection, &mut *stretch.states, Some(&events)).await?;
+        let load = bulk::load(
+            &applier,
+            connection,
+            &mut *stretch.states,
+            &events,
+            &offsets,
+        );
+        // I5: what such a record emits must be kept.
+        let kept = store::within("loading states", applier.timeouts.transaction(), load).await?;
         let is_plain = |event| {
             if kept.is_empty() && work.stops.is_empty() {
                 return true;
@@ -358,6 +375,8 @@ impl Writer {
             let Some(last) = outcomes.len().checked_sub(1).map(|last| &records[last]) else {
                 continue;
             };
+            let claims = stretch.claims.entry((*partition).clone());
+            claims.or_insert_with(|| running.claim.clone());
             let of_partition = stretch.shares.entry((*partition).clone());
             let of_partition = of_partition.or_insert_with(|| Share {
                 claim: running.claim.clone(),
@@ -443,7 +462,8 @@ impl Writer {
                 self.batch_applied(work, &moved, applied, took).await;
                 // What was read is as good as it was: gates are compared again.
                 let forget = stretch.states.bytes() >= self.limits.bulk_bytes_max;
-                if work.ordinary == 0 && self.is_far_behind(work) {
+                let is_held = work.connection.is_some();
+                if is_held && work.ordinary == 0 && self.is_far_behind(work) {
                     stretch.states.written(forget);
                     stretch.shares.clear();
                     stretch.records = 0;

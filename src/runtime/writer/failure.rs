@@ -390,6 +390,8 @@ impl Writer {
         );
         work.connection = None;
         work.held_since = None;
+        // I6: also what was kept of what is written, which a crash of Postgres may have taken back.
+        work.stretch = None;
         for state in work.partitions.values_mut() {
             if !matches!(state, State::Halted { .. }) {
                 *state = State::claim_at(work.not_before);

@@ -399,6 +399,7 @@ impl Writer {
             return Some(work.not_before);
         }
         if work.connection.is_none() {
+            self.forget_stretch(work, "its connection is lost");
             match self
                 .database
                 .connect(&format!("tidegate {}", self.owner))

@@ -4,5 +4,5 @@ SELECT split_part(a.application_name, ' ', 4) AS projection, a.pid, pg_catalog.p
 FROM pg_catalog.pg_stat_activity a
 WHERE a.wait_event_type = 'Lock'
   AND starts_with(a.application_name, 'tidegate ' || $1 || ' ')
-  AND split_part(a.application_name, ' ', 3) IN ('claim', 'apply')
+  AND split_part(a.application_name, ' ', 3) IN ('claim', 'apply', 'bulk')
 ORDER BY a.query_start, a.pid
