@@ -8,10 +8,14 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
+use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::dead_letters::{self, Which, find, letter_failed};
-use super::{CODE_CONFIGURATION, CODE_NEEDS_A_PERSON, Failed, connect, reposition_failed, status};
+use super::dead_letters::{self, LETTERS_MAX, Which, find, letter_failed};
+use super::{
+    CODE_CONFIGURATION, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, Failed, connect, reposition_failed,
+    status,
+};
 use crate::config::Config;
 use crate::engine::redact::Secrets;
 use crate::http::{Action, Answered, Answering, Asked, Operations};
@@ -19,13 +23,14 @@ use crate::kafka::Connection;
 use crate::projection::Projection;
 use crate::registry::Registry as SchemaRegistry;
 use crate::runtime::{self, Operator};
+use crate::store::Database;
+use crate::store::dead_letter::{self, Chosen};
 use crate::store::operation::{self, Recorded};
-use crate::store::{Database, dead_letter};
 
 /// Namespace of the ids that requests name themselves.
 const REQUESTS: Uuid = Uuid::from_u128(0x5b0c_2f6e_91d4_4c8a_a1f3_7e02_66d9_3c15);
-/// Letters that one request takes in hand, at most.
-const LETTERS_MAX: i64 = 1_000_000;
+/// What `operation` calls the one action that takes many transactions.
+const REDRIVE: &str = "redrive";
 
 /// What the commands need.
 pub(super) struct Remote(Arc<Inner>);
@@ -36,6 +41,8 @@ struct Inner {
     kafka: Connection,
     schemas: Option<Arc<SchemaRegistry>>,
     secrets: Secrets,
+    /// Who redrives or discards holds it: what each has in memory of up to a million letters is not small.
+    letters: Mutex<()>,
 }
 
 /// What of a request's body is understood.
@@ -57,6 +64,7 @@ impl Remote {
             database,
             kafka: config.kafka.clone(),
             secrets: config.secrets(),
+            letters: Mutex::new(()),
         })))
     }
 }
@@ -107,28 +115,33 @@ impl Inner {
             request: Some(&request),
             timeouts: &self.database.timeouts,
         };
-        match self.perform(&mut connection, asked, operator).await {
-            Ok(result) => match operation::read(&mut connection, id).await? {
-                Some(done) => Ok(described(id, &done, false, result)),
-                None => Ok(json!({ "result": result, "repeated": false })),
-            },
-            Err(failed) => {
-                // Somebody else may have done it meanwhile, with the same key.
-                let mut connection = connect(&self.database).await?;
-                match operation::read(&mut connection, id).await? {
-                    Some(done) => repeated(id, &done, &request),
-                    None => Err(failed),
-                }
+        let performed = self.perform(&mut connection, asked, operator).await;
+        // Not the same, which was idle for as long as a redrive took.
+        let mut connection = connect(&self.database).await?;
+        let recorded = operation::read(&mut connection, id).await?;
+        match (performed, recorded) {
+            (Ok(Ok(result)), Some(done)) => Ok(described(id, &done, false, result)),
+            (Ok(Ok(result)), None) => Ok(json!({ "result": result, "repeated": false })),
+            // What is recorded was written by this very request.
+            (Ok(Err(failed)), _) => {
+                let why = format!(
+                    "operation {id} has begun and did not end; with another `Idempotency-Key` it is tried again"
+                );
+                Err(Failed::new(failed.code, failed.error.context(why)))
             }
+            // Somebody else may have done it meanwhile, with the same key; or this one, and had no answer to its COMMIT.
+            (Err(_), Some(done)) => repeated(id, &done, &request),
+            (Err(failed), None) => Err(failed),
         }
     }
 
+    /// The inner error is of what began, and was recorded before it failed; behind the outer one nothing is.
     async fn perform(
         &self,
         connection: &mut PgConnection,
         asked: &Asked,
         operator: Operator<'_>,
-    ) -> Result<Value, Failed> {
+    ) -> Result<Result<Value, Failed>, Failed> {
         let projection = find(&self.projections, &asked.projection)
             .map_err(|failed| Failed::new(NOTHING, failed.error))?;
         let name = projection.name();
@@ -138,24 +151,24 @@ impl Inner {
         let missing =
             |what: &str| Failed::new(WRONG, anyhow::anyhow!("the request has no `{what}`"));
         match asked.action {
-            Action::Status => Ok(Value::Null),
+            Action::Status => Ok(Ok(Value::Null)),
             Action::Pause | Action::Resume => {
                 let running = asked.action == Action::Resume;
                 let done = runtime::set_running(connection, name, running, operator).await;
                 done.map_err(reposition_failed)?;
-                Ok(json!({ "running": running }))
+                Ok(Ok(json!({ "running": running })))
             }
             Action::AcceptGap => {
                 let entity = body.entity.ok_or_else(|| missing("entity"))?;
                 let done = runtime::accept_gap(connection, projection, &entity, operator).await;
                 let (_, before, first) = done.map_err(letter_failed)?;
-                Ok(json!({ "after": before, "comes": first }))
+                Ok(Ok(json!({ "after": before, "comes": first })))
             }
             Action::Discard => {
                 let why = body.why.clone().ok_or_else(|| missing("why"))?;
-                let which = which(body)?;
-                let filter = which.filter(Some(name), false);
-                let letters = dead_letter::list(connection, &filter, LETTERS_MAX).await?;
+                let filter = which(body)?.filter(Some(name), false);
+                let _alone = self.letters.try_lock().map_err(|_| busy())?;
+                let letters = dead_letter::choose(connection, &filter, LETTERS_MAX).await?;
                 if letters.is_empty() {
                     return Err(Failed::new(
                         NOTHING,
@@ -164,29 +177,50 @@ impl Inner {
                 }
                 let done = runtime::discard(connection, projection, &letters, &why, operator).await;
                 done.map_err(letter_failed)?;
-                Ok(json!({ "discarded": letters.len() }))
+                Ok(Ok(json!({ "discarded": letters.len() })))
             }
             Action::Redrive => {
                 let filter = which(body)?.filter(Some(name), false);
-                let letters = dead_letter::list(connection, &filter, LETTERS_MAX).await?;
+                let _alone = self.letters.try_lock().map_err(|_| busy())?;
+                let letters = dead_letter::choose(connection, &filter, LETTERS_MAX).await?;
                 let begun = runtime::begin_redrive(connection, name, letters.len(), operator).await;
-                begun.map_err(letter_failed)?;
-                let redriving = dead_letters::Redriving {
-                    projection,
-                    database: &self.database,
-                    schemas: self.schemas.as_ref(),
-                    secrets: &self.secrets,
-                    rate: None,
-                };
-                let total = redriving.redrive(&letters, |_, _| {}).await?;
-                let failed = total.failed.iter().map(|(number, _)| *number);
-                Ok(json!({
-                    "applied": total.applied, "stale": total.stale, "duplicate": total.duplicate,
-                    "filtered": total.filtered, "messages": total.messages, "failed_again": failed.collect::<Vec<_>>(),
-                }))
+                let id = begun.map_err(letter_failed)?;
+                Ok(self.redrive(projection, &letters, id).await)
             }
         }
     }
+
+    /// Applies letters again, and records what came of it with the operation that said so.
+    async fn redrive(
+        &self,
+        projection: &Projection,
+        letters: &[Chosen],
+        id: Uuid,
+    ) -> Result<Value, Failed> {
+        let redriving = dead_letters::Redriving {
+            projection,
+            database: &self.database,
+            schemas: self.schemas.as_ref(),
+            secrets: &self.secrets,
+            rate: None,
+        };
+        let total = redriving.redrive(letters, |_, _| {}).await?;
+        let failed = total.failed.iter().map(|(number, _)| *number);
+        let result = json!({
+            "applied": total.applied, "stale": total.stale, "duplicate": total.duplicate,
+            "filtered": total.filtered, "messages": total.messages, "failed_again": failed.collect::<Vec<_>>(),
+        });
+        let mut connection = connect(&self.database).await?;
+        operation::ended(&mut connection, id, &result).await?;
+        Ok(result)
+    }
+}
+
+fn busy() -> Failed {
+    let error = anyhow::anyhow!(
+        "this process redrives or discards dead letters already; ask again when it has ended"
+    );
+    Failed::new(CODE_TRY_AGAIN, error)
 }
 
 /// The request cannot be understood.
@@ -215,6 +249,13 @@ fn which(body: Body) -> Result<Which, Failed> {
 /// What was done when it was asked for first, if it is the same that is asked for now.
 fn repeated(id: Uuid, done: &Recorded, request: &Value) -> Result<Value, Failed> {
     if done.arguments.get("request") == Some(request) {
+        if done.kind == REDRIVE && done.after == json!({}) {
+            let error = anyhow::anyhow!(
+                "this redrive (operation {id}) has begun at {} and has not ended: it is still running, or it has failed or was interrupted; with another `Idempotency-Key` what still waits is applied again",
+                done.at.to_rfc3339()
+            );
+            return Err(Failed::new(CODE_NEEDS_A_PERSON, error));
+        }
         return Ok(described(id, done, true, Value::Null));
     }
     let error = anyhow::anyhow!(

@@ -19,11 +19,11 @@ use crate::engine::redact::Secrets;
 use crate::projection::{Gate, Projection, Registry};
 use crate::registry::Registry as SchemaRegistry;
 use crate::runtime::{self, LetterError, Operator, Queue, RedriveError, Redriven, Redriver, Role};
-use crate::store::dead_letter::{self, Filter, Listed};
+use crate::store::dead_letter::{self, Chosen, Filter, Listed};
 use crate::store::{self, Database};
 
 /// Letters that one command takes in hand, at most.
-const LETTERS_MAX: i64 = 1_000_000;
+pub(super) const LETTERS_MAX: usize = 1_000_000;
 /// Entities that are redriven together.
 const ENTITIES_TOGETHER: usize = 100;
 
@@ -344,7 +344,7 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
     let database = database(&config)?;
     let mut connection = connect(&database).await?;
     let filter = arguments.which.filter(Some(&arguments.projection), false);
-    let letters = dead_letter::list(&mut connection, &filter, LETTERS_MAX).await?;
+    let letters = dead_letter::choose(&mut connection, &filter, LETTERS_MAX).await?;
     println!(
         "{}; with an entity goes all that waits of it, in order",
         counted(letters.len(), "parked record")
@@ -406,7 +406,7 @@ impl Redriving<'_> {
     /// Applies letters again, each entity's in order. `tell` hears how many entities are done, and of how many.
     pub(super) async fn redrive(
         &self,
-        letters: &[Listed],
+        letters: &[Chosen],
         tell: impl Fn(u64, u64),
     ) -> Result<Redriven, Failed> {
         let (projection, database) = (self.projection, self.database);
@@ -463,9 +463,9 @@ impl Redriving<'_> {
 async fn queues(
     redriver: &Redriver<'_>,
     connection: &mut PgConnection,
-    letters: &[Listed],
+    letters: &[Chosen],
 ) -> Result<Vec<Queue>, Failed> {
-    let (of_entities, alone): (Vec<&Listed>, Vec<&Listed>) =
+    let (of_entities, alone): (Vec<&Chosen>, Vec<&Chosen>) =
         letters.iter().partition(|letter| letter.entity.is_some());
     let alone: Vec<i64> = alone.into_iter().map(|letter| letter.number).collect();
     let adopted = redriver.adopt(connection, &alone).await;
@@ -505,16 +505,17 @@ async fn execute_discard(arguments: Discard, registry: Registry) -> Done {
     let database = database(&config)?;
     let mut connection = connect(&database).await?;
     let filter = arguments.which.filter(Some(&arguments.projection), false);
-    let letters = dead_letter::list(&mut connection, &filter, LETTERS_MAX).await?;
-    if letters.is_empty() {
+    let letters = dead_letter::choose(&mut connection, &filter, LETTERS_MAX).await?;
+    let first = dead_letter::list(&mut connection, &filter, 1).await?;
+    let (Some(first), false) = (first.first(), letters.is_empty()) else {
         println!("no such record is parked");
         return Ok(());
-    }
+    };
     println!(
         "This gives up {} of {}, the first of them {}: effects and messages will be missing.",
         counted(letters.len(), "parked record"),
         arguments.projection,
-        place(&letters[0])
+        place(first)
     );
     if !arguments.yes && !confirmed()? {
         println!("nothing was changed");

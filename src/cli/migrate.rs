@@ -5,7 +5,7 @@ use crate::store::migration::{self, State};
 
 pub(super) async fn execute(arguments: ConfigArgument) -> Done {
     let config = arguments.load()?;
-    let database = database_itself(&config)?;
+    let database = database_itself(&config).await?;
     let mut connection = connect(&database).await?;
     match migration::state(&mut connection).await? {
         State::Current => println!("schema tidegate in {} is up to date", database.place()),

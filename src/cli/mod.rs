@@ -52,7 +52,7 @@ use crate::config::{self, Config};
 use crate::projection::{Projection, Registry};
 use crate::registry::Registry as SchemaRegistry;
 use crate::runtime::RepositionError;
-use crate::store::{self, Database};
+use crate::store::{self, Database, server};
 
 /// Applies Kafka events to Postgres exactly once.
 ///
@@ -328,16 +328,25 @@ fn database(config: &Config) -> Result<Database, Failed> {
     Ok(database.pooled(config.pooled))
 }
 
-/// The database for what needs a session of its own, which a pooler in transaction mode does not give.
-fn database_itself(config: &Config) -> Result<Database, Failed> {
+/// The database for what needs a session of its own, which a pooler in transaction mode does not give: a lock of the
+/// session's would stay with whoever comes next.
+async fn database_itself(config: &Config) -> Result<Database, Failed> {
     let database = database(config)?;
-    if database.pooled {
+    let refused = |why: &str| {
         let error = anyhow::anyhow!(
-            "this needs a session of its own, and `postgres.pooler` says that there are none: give it the server's own address, TIDEGATE__POSTGRES__URL=.. TIDEGATE__POSTGRES__POOLER=none"
+            "this needs a session of its own, and {why}: give it the server's own address, TIDEGATE__POSTGRES__URL=.. TIDEGATE__POSTGRES__POOLER=none"
         );
-        return Err(Failed::new(CODE_CONFIGURATION, error));
+        Err(Failed::new(CODE_CONFIGURATION, error))
+    };
+    if database.pooled {
+        return refused("`postgres.pooler` says that there are none");
     }
-    Ok(database)
+    // Nobody need have said so: a newer PgBouncer keeps prepared statements and works without.
+    let (mut one, mut other) = (connect(&database).await?, connect(&database).await?);
+    match server::is_shared(&mut one, &mut other).await? {
+        true => refused("connections share sessions, as behind a pooler in transaction mode"),
+        false => Ok(database),
+    }
 }
 
 async fn connect(database: &Database) -> Result<sqlx::PgConnection, Failed> {

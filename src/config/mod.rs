@@ -26,7 +26,7 @@ pub(crate) use section::{File, Shown};
 use section::{Section, Setting, Sources};
 
 use crate::engine::redact::{Secrets, is_secret, passwords_of_url};
-use crate::kafka::{Connection, GroupProtocol, refusal, reserved};
+use crate::kafka::{Connection, GroupProtocol, TOKEN_ENDPOINT, refusal, reserved};
 use crate::projection::{Projection, is_near, is_topic};
 use crate::registry::{self, Credentials};
 use crate::sql_projection::SqlProjection;
@@ -68,6 +68,8 @@ impl Config {
         let options = options
             .filter(|(key, _)| is_secret(key))
             .map(|(_, value)| value.clone());
+        let endpoint = self.kafka.options.get(TOKEN_ENDPOINT);
+        let endpoint = endpoint.iter().flat_map(|url| passwords_of_url(url));
         let password = passwords_of_url(&self.postgres_url);
         let registry = self
             .schema_registry
@@ -79,6 +81,7 @@ impl Config {
             Some(Credentials::None) | None => None,
         };
         let admin = self.http.iter().filter_map(|http| http.admin_token.clone());
+        let options = options.chain(endpoint);
         Secrets::new(options.chain(password).chain(registry).chain(admin))
     }
 }

@@ -73,10 +73,14 @@ impl Client {
         token.map_err(|error| KafkaError::ClientCreation(format!("{error}; {TOKEN}")))
     }
 
-    /// What was noted since this was asked last.
-    pub(super) fn take_refusal(&self) -> Option<Refusal> {
-        let mut refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        refusal.take()
+    /// What was noted since this was asked last. That there is no token librdkafka says only once for each cause, and
+    /// several ask: it holds until there is an answer.
+    pub(super) fn take_refusal(&self, answered: bool) -> Option<Refusal> {
+        let mut kept = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some(refusal) if refusal.cure == TOKEN && !answered => Some(refusal.clone()),
+            _ => kept.take(),
+        }
     }
 }
 
@@ -205,12 +209,23 @@ mod tests {
         client.note_disconnect(
             "h:1/b: Disconnected: connection closed by peer (after 0ms in state UP)",
         );
-        assert_eq!(client.take_refusal(), None);
+        assert_eq!(client.take_refusal(false), None);
         client.note_disconnect(
             "h:1/b: Disconnected: connection closed by peer (after 0ms in state APIVERSION_QUERY)",
         );
-        let refusal = client.take_refusal().unwrap().to_string();
+        let refusal = client.take_refusal(false).unwrap().to_string();
         assert!(refusal.contains("`security.protocol`"), "{refusal}");
-        assert_eq!(client.take_refusal(), None);
+        assert_eq!(client.take_refusal(false), None);
+    }
+
+    #[test]
+    fn that_there_is_no_token_holds_until_a_broker_answers() {
+        let client = Client::default();
+        let reason = "Failed to acquire SASL OAUTHBEARER token: it has expired";
+        client.keep(Refusal::of(RDKafkaErrorCode::Authentication, reason).unwrap());
+        assert!(client.take_refusal(false).is_some());
+        assert!(client.take_refusal(false).is_some());
+        assert!(client.take_refusal(true).is_some());
+        assert_eq!(client.take_refusal(false), None);
     }
 }

@@ -79,7 +79,7 @@ impl Cluster {
             if answer.is_err() {
                 serve(&consumer); // it may say why
             }
-            let refusal = consumer.context().take_refusal();
+            let refusal = consumer.context().take_refusal(answer.is_ok());
             match (answer, refusal) {
                 (Err(Error::Kafka(error)), Some(refusal)) => {
                     Err(Error::NotLetIn { error, refusal })

@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::net::IpAddr;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rdkafka::client::OAuthToken;
+use reqwest::Url;
 use serde::Deserialize;
 
 /// How long an endpoint may take: a client that waits for it does nothing else.
@@ -21,7 +23,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const TOKEN_BYTES_MAX: usize = 1 << 20;
 
 const METHOD: &str = "sasl.oauthbearer.method";
-const ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url";
+/// Of a setting: its address may have secrets in its query.
+pub(crate) const ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url";
 const CLIENT_ID: &str = "sasl.oauthbearer.client.id";
 const CLIENT_SECRET: &str = "sasl.oauthbearer.client.secret";
 const SCOPE: &str = "sasl.oauthbearer.scope";
@@ -33,14 +36,37 @@ pub(super) fn is_ours(key: &str) -> bool {
 
 /// Why such a setting cannot be used.
 pub(super) fn refusal(key: &str, value: &str) -> Option<String> {
-    let schemes = ["file:///", "https://", "http://"];
     match key {
         METHOD if value != "oidc" => Some("write \"oidc\", or leave it out".to_owned()),
-        ENDPOINT if !schemes.iter().any(|scheme| value.starts_with(scheme)) => Some(
-            "write an https:// address, or file:/// and the path of a file with a token".to_owned(),
-        ),
+        ENDPOINT if !value.starts_with("file:///") => not_an_endpoint(value).map(str::to_owned),
         _ => None,
     }
+}
+
+/// The address is not repeated: it may hold a password.
+fn not_an_endpoint(address: &str) -> Option<&'static str> {
+    const CURE: &str = "write an https:// address, or file:/// and the path of a file with a token";
+    let Ok(url) = Url::parse(address) else {
+        return Some(CURE);
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        return Some(
+            "it names a user; there are `sasl.oauthbearer.client.id` and `.client.secret`",
+        );
+    }
+    match (url.scheme(), url.host_str()) {
+        ("https", Some(_)) => None,
+        ("http", Some(host)) if is_this_machine(host) => None,
+        ("http", Some(_)) => Some(
+            "http:// shows the client's secret and the token to whoever listens; write https://, which only an address of this machine (localhost, 127.0.0.1) may go without",
+        ),
+        _ => Some(CURE),
+    }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// Where tokens come from.
@@ -53,7 +79,9 @@ pub(crate) struct TokenSource {
 
 impl fmt::Debug for TokenSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenSource({})", self.endpoint)
+        // What is behind its path may be a secret.
+        let shown = self.endpoint.split(['?', '#']).next().unwrap_or_default();
+        write!(f, "TokenSource({shown})")
     }
 }
 
@@ -124,6 +152,7 @@ impl TokenSource {
 
     async fn grant(&self) -> Result<String, Error> {
         let told = |error: reqwest::Error| {
+            let error = error.without_url();
             let mut text = error.to_string();
             let mut source = std::error::Error::source(&error);
             while let Some(cause) = source {
@@ -247,6 +276,47 @@ mod tests {
         refused(&token("{}"), "no `exp`");
         refused(&token(r#"{"exp":-1}"#), "no time");
         refused(&token(r#"{"exp":1000}"#), "expired");
+    }
+
+    #[test]
+    fn an_endpoint_shows_no_secret_and_is_asked_in_clear_on_this_machine_only() {
+        let check = |address: &str, words: &str| match refusal(ENDPOINT, address) {
+            None => assert_eq!(words, "", "{address}"),
+            Some(why) => {
+                assert!(!words.is_empty() && why.contains(words), "{address}: {why}");
+                assert!(!why.contains("hunter2"), "{why}");
+            }
+        };
+        check("https://idp.example/token?tenant=a", "");
+        check("http://localhost:8080/token", "");
+        check("http://127.0.0.2/token", "");
+        check("http://[::1]:1/token", "");
+        check("file:///run/a@b/token", "");
+        check("http://idp.example/token", "write https://");
+        check("http://localhost.example/token", "write https://");
+        check("https://u:hunter2@idp.example/token", "names a user");
+        check("https://hunter2@idp.example/token", "names a user");
+        check("idp.example/token", "write an https:// address");
+        check("file://token", "write an https:// address");
+        check("", "write an https:// address");
+        let endpoint = "https://idp.example/token?client_secret=hunter2".to_owned();
+        let options = BTreeMap::from([(ENDPOINT.to_owned(), endpoint)]);
+        let source = TokenSource::new(&options);
+        assert_eq!(
+            format!("{source:?}"),
+            "Some(TokenSource(https://idp.example/token))"
+        );
+    }
+
+    // Nobody listens at port 1.
+    #[test]
+    fn an_endpoint_that_does_not_answer_is_told_of_without_its_address() {
+        let endpoint = "http://127.0.0.1:1/token?client_secret=hunter2".to_owned();
+        let options = BTreeMap::from([(ENDPOINT.to_owned(), endpoint)]);
+        let error = TokenSource::new(&options).unwrap().token().err().unwrap();
+        let error = error.to_string();
+        assert!(error.contains("does not answer"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
     }
 
     #[test]

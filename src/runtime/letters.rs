@@ -14,7 +14,7 @@ use super::reposition::{Operator, end};
 use crate::engine::gate::{self, Standing};
 use crate::failpoint;
 use crate::projection::{Gate, Projection};
-use crate::store::dead_letter::{self, Listed};
+use crate::store::dead_letter::{self, Chosen};
 use crate::store::operation;
 use crate::store::{self, Offsets, transaction};
 use crate::types::TopicPartition;
@@ -56,7 +56,7 @@ pub(crate) enum LetterError {
 pub(crate) async fn discard(
     connection: &mut PgConnection,
     projection: &Projection,
-    letters: &[Listed],
+    letters: &[Chosen],
     why: &str,
     operator: Operator<'_>,
 ) -> Result<Uuid, LetterError> {
@@ -68,7 +68,7 @@ pub(crate) async fn discard(
 async fn discard_in(
     connection: &mut PgConnection,
     projection: &Projection,
-    letters: &[Listed],
+    letters: &[Chosen],
     why: &str,
     operator: Operator<'_>,
 ) -> Result<Uuid, LetterError> {

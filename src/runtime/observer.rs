@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::engine::redact::Secrets;
 use crate::health::{Board, Build, Figures, Letters, Lock, Log};
-use crate::kafka::{Cluster, ClusterError, Topics};
+use crate::kafka::{Cluster, ClusterError, Connection, Topics};
 use crate::store::{self, Database, blocking, dead_letter, generation, outbox, projection};
 use crate::types::TopicPartition;
 
@@ -31,7 +31,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Observer {
     pub(super) database: Database,
     pub(super) cluster: Cluster,
-    pub(super) topics: Topics,
+    pub(super) kafka: Connection,
     /// The same, up to the ends of records that are not committed yet.
     pub(super) uncommitted: Cluster,
     /// One that projections read, to see whether Kafka answers; none for a relay alone.
@@ -129,17 +129,34 @@ impl Observer {
         let partitions = self.board.partitions();
         let topics: BTreeSet<&str> = partitions.iter().map(|(_, p)| p.topic()).collect();
         asked.retain(|topic, at| topics.contains(&**topic) && at.elapsed() < RETENTION_EVERY);
-        for topic in topics {
-            if asked.contains_key(topic) {
-                continue;
+        let due: Vec<&str> = topics
+            .into_iter()
+            .filter(|topic| !asked.contains_key(*topic))
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        // A client for each look: nobody polls it, so it has one token and never asks for the next. To be made it may
+        // wait for that token, and there may be none yet.
+        let kafka = self.kafka.clone();
+        let client = match tokio::task::spawn_blocking(move || Topics::new(&kafka)).await {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => {
+                debug!(%error, "topics cannot be asked how long they keep records");
+                return;
             }
-            match self.topics.kept(topic).await {
+            Err(_) => return,
+        };
+        for topic in due {
+            match client.kept(topic).await {
                 Ok(kept) => self.board.kept(topic, kept),
                 // Not allowed, perhaps: then nobody knows, and nothing is said.
                 Err(error) => debug!(topic, %error, "not known how long the topic keeps records"),
             }
             asked.insert(topic.to_owned(), Instant::now());
         }
+        // It waits for its thread.
+        tokio::task::spawn_blocking(move || drop(client));
     }
 
     async fn look_at_database(&self, connection: &mut Option<PgConnection>, figures: bool) {

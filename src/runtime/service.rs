@@ -27,7 +27,7 @@ use crate::failpoint;
 use crate::health::Board;
 use crate::kafka::{
     self, Assignment, Cluster, ClusterError, DatabaseTag, GroupProtocol, Inputs, Joined, Member,
-    MemberError, MemberSettings, Neighbours, PREFETCH_MIN, Topics,
+    MemberError, MemberSettings, Neighbours, PREFETCH_MIN,
 };
 use crate::projection::Projection;
 use crate::registry::Registry;
@@ -257,7 +257,7 @@ impl Service {
         let observer = Observer {
             database: self.database.clone(),
             cluster: self.cluster.clone(),
-            topics: Topics::new(&self.config.kafka)?,
+            kafka: self.config.kafka.clone(),
             uncommitted: Cluster::reading_uncommitted(&self.config.kafka)?,
             topic,
             owner: self.owner.clone(),

@@ -24,6 +24,7 @@ const RESOLVE: &str = include_str!("sql/dead_letter_resolve.sql");
 const FAILED: &str = include_str!("sql/dead_letter_failed.sql");
 const DRAINABLE: &str = include_str!("sql/dead_letter_drainable.sql");
 const LIST: &str = include_str!("sql/dead_letter_list.sql");
+const CHOSEN: &str = include_str!("sql/dead_letter_chosen.sql");
 const SUMMARY: &str = include_str!("sql/dead_letter_summary.sql");
 const ACCOUNT: &str = include_str!("sql/dead_letter_account.sql");
 const GIVEN_UP: &str = include_str!("sql/dead_letter_given_up.sql");
@@ -406,6 +407,42 @@ pub(crate) async fn list(
         .fetch_all(&mut *connection)
         .await;
     transaction::end_alone(connection, answer).await
+}
+
+/// A dead letter that somebody decides about.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct Chosen {
+    pub(crate) number: i64,
+    pub(crate) entity: Option<String>,
+}
+
+/// Which waiting letters a decision is about, at most `max`. Page by page: each is read within its timeouts.
+pub(crate) async fn choose(
+    connection: &mut PgConnection,
+    filter: &Filter,
+    max: usize,
+) -> Result<Vec<Chosen>, Error> {
+    const PAGE: usize = 10_000;
+    let mut chosen: Vec<Chosen> = Vec::new();
+    loop {
+        let page = PAGE.min(max - chosen.len());
+        transaction::begin_alone(connection).await?;
+        let answer = sqlx::query_as(CHOSEN)
+            .bind(&filter.projection)
+            .bind(&filter.entity)
+            .bind(filter.reason.map(Reason::name))
+            .bind(filter.number)
+            .bind(chosen.last().map_or(i64::MIN, |last| last.number))
+            .bind(i64::try_from(page).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await;
+        let read: Vec<Chosen> = transaction::end_alone(connection, answer).await?;
+        let is_last = read.len() < page;
+        chosen.extend(read);
+        if is_last || chosen.len() == max {
+            return Ok(chosen);
+        }
+    }
 }
 
 /// Waiting records of one reason.

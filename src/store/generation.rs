@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 use sqlx::postgres::types::Oid;
 use sqlx::{FromRow, PgConnection};
 
-use super::Error;
 use super::projection::Live;
+use super::{Error, transaction};
 
 const INSERT: &str = include_str!("sql/generation_insert.sql");
 const NEXT: &str = include_str!("sql/generation_next.sql");
@@ -174,5 +174,7 @@ pub(crate) struct Progress {
 
 /// How far all builds are.
 pub(crate) async fn progress(connection: &mut PgConnection) -> Result<Vec<Progress>, Error> {
-    Ok(sqlx::query_as(PROGRESS).fetch_all(connection).await?)
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(PROGRESS).fetch_all(&mut *connection).await;
+    transaction::end_alone(connection, answer).await
 }

@@ -8,6 +8,7 @@ use super::{Error, transaction};
 
 const DISCARD: &str = include_str!("sql/operation_discard.sql");
 const READ: &str = include_str!("sql/operation_read.sql");
+const ENDED: &str = include_str!("sql/operation_ended.sql");
 const INSERT: &str = include_str!("sql/operation_insert.sql");
 
 /// An operator action, as it is recorded.
@@ -37,6 +38,22 @@ pub(crate) async fn insert(
         .bind(&operation.after)
         .execute(connection)
         .await?;
+    Ok(())
+}
+
+/// Records what came of an action that takes many transactions, behind the last of them.
+pub(crate) async fn ended(
+    connection: &mut PgConnection,
+    id: Uuid,
+    after: &Value,
+) -> Result<(), Error> {
+    transaction::begin_alone(connection).await?;
+    let done = sqlx::query(ENDED)
+        .bind(id)
+        .bind(after)
+        .execute(&mut *connection)
+        .await;
+    transaction::end_alone(connection, done).await?;
     Ok(())
 }
 

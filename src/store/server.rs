@@ -1,11 +1,12 @@
 //! What the server is and may do: for `doctor`. The service itself never asks.
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgConnection};
+use sqlx::{Executor as _, FromRow, PgConnection, Row as _};
 
 use super::{Error, transaction};
 
 const FACTS: &str = include_str!("sql/server_facts.sql");
+const PID: &str = include_str!("sql/server_pid.sql");
 const PRIVILEGES: &str = include_str!("sql/server_privileges.sql");
 
 /// What a server says of itself, and of this role.
@@ -36,6 +37,23 @@ pub(crate) async fn facts(connection: &mut PgConnection) -> Result<Facts, Error>
     transaction::begin_alone(connection).await?;
     let answer = sqlx::query_as(FACTS).fetch_one(&mut *connection).await;
     transaction::end_alone(connection, answer).await
+}
+
+/// Whether two connections that are both open share processes of the server, as behind a pooler in transaction mode.
+///
+/// One is asked twice, so that a pooler that hands its sessions out in turn is seen too.
+pub(crate) async fn is_shared(
+    one: &mut PgConnection,
+    other: &mut PgConnection,
+) -> Result<bool, Error> {
+    let first = pid(one).await?;
+    Ok(pid(one).await? != first || pid(other).await? == first)
+}
+
+/// Without a prepared statement, which a pooler may forget.
+async fn pid(connection: &mut PgConnection) -> Result<i32, Error> {
+    let row = connection.fetch_one(sqlx::raw_sql(PID)).await?;
+    Ok(row.try_get(0)?)
 }
 
 /// What the role lacks. To be asked of a database that is migrated.

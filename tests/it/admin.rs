@@ -140,6 +140,7 @@ fn dead_letters_are_decided_over_http() {
     );
     let (_, repeated) = post(&asked, &letters("balances", "redrive"), "again", &which);
     assert_eq!(repeated["repeated"], true, "{repeated:#}");
+    assert_eq!(repeated["after"], answer["result"], "{repeated:#}");
     let attempts: i32 = world.db.one("SELECT max(attempts) FROM tidegate.dead_letter WHERE projection = 'balances' AND reason = 'undecodable'");
 
     let discard = json!({ "reason": "undecodable", "why": "a test" });
@@ -166,6 +167,76 @@ fn dead_letters_are_decided_over_http() {
         .collect();
     assert_eq!(kinds, ["accept-gap", "redrive", "discard"]);
     world.tidegate(&["verify"]).expect(0);
+}
+
+// I2: its row is written before it begins, and is no proof that it has ended.
+#[test]
+fn a_redrive_that_fails_or_still_runs_is_not_said_to_be_done() {
+    let world = World::ledger(1);
+    let sender = world.sender();
+    sender.send(0, Some(b"b"), Some(b"no json"));
+    sender.flush();
+    let asked = start(world.launch("a"));
+    world.wait_until_done(LONG);
+    let redrive = |key: &str| {
+        post(
+            &asked,
+            "projections/balances/dead-letters/redrive",
+            key,
+            &json!({}),
+        )
+    };
+    let refused = |(status, answer): (u16, Value), expected: u16, words: &str| {
+        let why = answer["error"].as_str().unwrap_or_default();
+        assert!(
+            status == expected && why.contains(words),
+            "{status} {answer:#}"
+        );
+    };
+    let tell = |what: &str, key: &str| {
+        let path = format!("projections/balances/{what}");
+        assert_eq!(post(&asked, &path, key, &json!({})).0, 200);
+    };
+
+    tell("pause", "stop");
+    let failed = redrive("k-1");
+    let id: String = world
+        .db
+        .one("SELECT id::text FROM tidegate.operation WHERE kind = 'redrive'");
+    refused(failed, 409, &id);
+    refused(redrive("k-1"), 409, "has not ended");
+    tell("resume", "go");
+    refused(redrive("k-1"), 409, "has not ended");
+
+    let mut holder = world.db.session();
+    holder
+        .run("BEGIN; SELECT 1 FROM tidegate.dead_letter WHERE projection = 'balances' FOR UPDATE");
+    thread::scope(|scope| {
+        let first = scope.spawn(|| redrive("k-2"));
+        wait_until(LONG, "it has begun", || {
+            world
+                .db
+                .one::<i64>("SELECT count(*) FROM tidegate.operation WHERE kind = 'redrive'")
+                == 2
+        });
+        refused(redrive("k-2"), 409, "has not ended");
+        // What one holds in memory is bounded, what many hold would not be.
+        refused(redrive("k-3"), 503, "ask again");
+        holder.run("ROLLBACK");
+        let (status, answer) = first.join().unwrap();
+        assert_eq!(
+            (status, &answer["result"]["failed_again"][1]),
+            (200, &Value::Null),
+            "{answer:#}"
+        );
+        let (status, repeated) = redrive("k-2");
+        assert_eq!(
+            (status, &repeated["after"]),
+            (200, &answer["result"]),
+            "{repeated:#}"
+        );
+    });
+    assert_eq!(redrive("k-3").0, 200);
 }
 
 #[test]

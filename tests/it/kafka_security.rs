@@ -283,9 +283,15 @@ fn a_process_that_is_not_let_in_waits_and_goes_on_once_it_is() {
         ("sasl.mechanism", "OAUTHBEARER"),
         ("sasl.oauthbearer.token.endpoint.url", &*endpoint),
     ];
-    let mut process = guarded.launch(&world, "a", "SASL", &bearer).start();
+    let mut process = guarded
+        .launch(&world, "a", "SASL", &bearer)
+        .env("TIDEGATE__HTTP__LISTEN", "127.0.0.1:0")
+        .start();
     process.wait_for_log(LONG, &["does not let this process in", "see to the token"]);
-    process.wait_for_log(LONG, &["not started yet", "the token has expired"]);
+    process.wait_for_log(
+        LONG,
+        &["not started yet", "the token has expired", "failures=2"],
+    );
     assert!(process.is_running());
     put(&file, &token(600));
     wait_until(LONG, "it has applied the record", || world.progress() == 1);

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::harness::{LONG, World, behind_a_pooler, wait_until};
+use crate::http::Asked;
 use crate::{apply, crash, dead_letters, gate, outage, rebalance, relay, reset};
 
 /// Tests of other modules, once more.
@@ -76,7 +77,16 @@ fn is_seen() {
         found.contains("it forgets prepared statements: set `postgres.pooler`"),
         "{found}"
     );
-    // A session's lock would not be one.
+    // A session's lock would not be one, whether it is said or seen.
+    for command in [&["migrate"] as &[&str], &["rebuild", "start", "journal"]] {
+        let (url, through) = world.way_to_postgres("run").swap_remove(0);
+        let refused = unsaid("seen").env(url, through).output(command).expect(78);
+        assert!(
+            refused.stderr.contains("connections share sessions"),
+            "{}",
+            refused.stderr
+        );
+    }
     let through = world
         .launch("through")
         .env("TIDEGATE__POSTGRES__POOLER", "transaction");
@@ -87,6 +97,28 @@ fn is_seen() {
 #[test]
 fn a_pooler_is_seen_and_what_cannot_pass_it_is_refused() {
     behind_a_pooler(is_seen);
+}
+
+fn answers_questions() {
+    let world = World::ledger(1);
+    let asked = Asked::start(world.launch("a"));
+    wait_until(LONG, "the database's figures are known", || {
+        let text = asked.ask("GET /metrics").1;
+        text.contains("\ntidegate_outbox_unsent_messages ")
+    });
+    asked.wait_for("/readyz", None);
+    // Figures are asked for again.
+    wait_until(LONG, "what comes is counted", || {
+        world.sender().send(0, Some(b"b"), Some(b"no json"));
+        let text = asked.ask("GET /metrics").1;
+        assert_eq!(asked.ask("GET /readyz").0, 200, "{text}");
+        text.contains("\ntidegate_parked_records{")
+    });
+}
+
+#[test]
+fn a_process_behind_a_pooler_answers_questions() {
+    behind_a_pooler(answers_questions);
 }
 
 // More processes than sessions: they take turns, and nobody waits for ever.

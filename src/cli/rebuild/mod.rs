@@ -380,7 +380,7 @@ async fn rebuilder_of(
     };
     log_text(&named.log)?;
     let stop = stop_on_signals().map_err(|error| Failed::new(CODE_TRY_AGAIN, error))?;
-    database_itself(&config)?;
+    database_itself(&config).await?;
     let mut projection = Arc::clone(projection);
     if let Some((entity, mut partitions)) = only {
         partitions.sort();

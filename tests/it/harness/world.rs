@@ -256,7 +256,7 @@ impl World {
     }
 
     /// How a command reaches the database. What takes a session's lock needs the server itself.
-    pub(super) fn way_to_postgres(&self, command: &str) -> Vec<(&'static str, String)> {
+    pub(crate) fn way_to_postgres(&self, command: &str) -> Vec<(&'static str, String)> {
         const URL: &str = "TIDEGATE__POSTGRES__URL";
         match &self.pooler {
             Some(pooler) if !["migrate", "rebuild"].contains(&command) => vec![
