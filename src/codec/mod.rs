@@ -40,7 +40,8 @@ pub(crate) struct Decoder {
     /// Where a change event says what was done.
     op: Option<Place>,
     value_bytes_max: usize,
-    headers_bytes_max: usize,
+    /// Where headers are read at all: they are not there otherwise, unless a record was parked before.
+    headers_bytes_max: Option<usize>,
     entity: Option<Place>,
     /// Events of another entity are not wanted.
     only: Option<String>,
@@ -191,7 +192,9 @@ impl Decoder {
             key,
             op,
             value_bytes_max: projection.limits.bytes_max,
-            headers_bytes_max: projection.limits.headers_bytes_max,
+            headers_bytes_max: projection
+                .reads_headers()
+                .then_some(projection.limits.headers_bytes_max),
             entity,
             only: projection.only.clone(),
             sequence,
@@ -437,12 +440,6 @@ impl Decoder {
         found: &mut Found<'f>,
         events: &mut Events<'a>,
     ) -> Result<(), Not> {
-        let (headers, max) = (record.headers_size(), self.headers_bytes_max);
-        if headers > max {
-            return Err(Not::Applicable(format!(
-                "the headers have {headers} bytes; {max} are allowed (decode.headers_bytes_max)"
-            )));
-        }
         let is_tombstone = record.value().is_none()
             && !(matches!(self.payload, Payload::CloudEvents { .. })
                 && cloudevents::is_event(record));
@@ -478,6 +475,13 @@ impl Decoder {
             && !matches!(&entity, Some(Ok(entity)) if **entity == **only)
         {
             return Err(Not::Wanted);
+        }
+        // Behind the entity, which waits for the record.
+        let headers = record.headers_size();
+        if let Some(max) = self.headers_bytes_max.filter(|max| headers > *max) {
+            return Err(Not::Applicable(format!(
+                "the headers have {headers} bytes; {max} are allowed (decode.headers_bytes_max)"
+            )));
         }
         let shape = shape.clone()?;
         events.types.push(match &self.types {

@@ -1023,29 +1023,36 @@ fn a_key_in_avro_is_read_by_its_own_schema() {
 }
 
 #[test]
-fn headers_that_are_too_large_are_not_even_looked_at() {
+fn headers_that_are_too_large_are_an_error_of_a_record_that_holds_up_its_entity() {
     let header = |name: &str, value: Option<&[u8]>| Header {
         name: name.to_owned(),
         value: value.map(<[u8]>::to_vec),
     };
-    let mut projection = projection(&[]);
-    projection.entity = Some(Source::parse("header:e").unwrap());
-    projection.limits.headers_bytes_max = 10;
-    let record = |headers: &[Header]| RecordBuilder {
-        headers: headers.to_vec(),
-        ..value(b"{}")
+    let fits = [header("h", Some(b"a")), header("12345678", None)];
+    let too_large = [&fits[..], &[header("x", None)]].concat();
+    let partition = TopicPartition::new("t", 0);
+    let found = |entity: &str, columns: &[(&str, ColumnType, Source, bool)], headers: &[Header]| {
+        let mut projection = projection(columns);
+        projection.entity = Some(Source::parse(entity).unwrap());
+        projection.limits.headers_bytes_max = 10;
+        let record = RecordBuilder {
+            headers: headers.to_vec(),
+            ..value(br#"{"e":"b"}"#)
+        };
+        let records = [record.build()];
+        let decoder = Decoder::new(&projection, None);
+        let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
+        let why = events.rejected.get(&0).map(|why| why.detail.clone());
+        (events.entities.get(0).map(str::to_owned), why)
     };
-    let fits = [header("e", Some(b"a")), header("12345678", None)];
-    let decoded = decode(&projection, record(&fits)).unwrap();
-    assert_eq!(decoded.entity.as_deref(), Some("a"));
-    let why = decode(
-        &projection,
-        record(&[&fits[..], &[header("x", None)]].concat()),
-    );
-    assert_eq!(
-        why.unwrap_err(),
-        "the headers have 11 bytes; 10 are allowed (decode.headers_bytes_max)"
-    );
+    let why = "the headers have 11 bytes; 10 are allowed (decode.headers_bytes_max)";
+    let refused = |entity: &str| (Some(entity.to_owned()), Some(why.to_owned()));
+    assert_eq!(found("header:h", &[], &fits), (Some("a".to_owned()), None));
+    assert_eq!(found("header:h", &[], &too_large), refused("a"));
+    let column = [("h", Text, Source::parse("header:h").unwrap(), false)];
+    assert_eq!(found("/e", &column, &too_large), refused("b"));
+    // Where none are read a record has them only if another one was parked before.
+    assert_eq!(found("/e", &[], &too_large), (Some("b".to_owned()), None));
 }
 
 #[test]
