@@ -39,6 +39,8 @@ pub(crate) struct Decoder {
     key: Option<Payload>,
     /// Where a change event says what was done.
     op: Option<Place>,
+    /// Where schemas are asked for that are known by number.
+    registry: Option<Arc<Registry>>,
     value_bytes_max: usize,
     /// Where headers are read at all: they are not there otherwise, unless a record was parked before.
     headers_bytes_max: Option<usize>,
@@ -191,6 +193,7 @@ impl Decoder {
             payload,
             key,
             op,
+            registry: registry.cloned(),
             value_bytes_max: projection.limits.bytes_max,
             headers_bytes_max: projection
                 .reads_headers()
@@ -230,7 +233,7 @@ impl Decoder {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn knows(&self, id: u32, schema: &crate::avro::Schema) {
         if let Payload::Avro(avro) = &self.payload {
-            avro.plan(id.into(), schema);
+            avro.plan(id.into(), schema, 0);
         }
     }
 
@@ -261,13 +264,12 @@ impl Decoder {
     /// # Errors
     /// Why they cannot be asked for, or must be waited for.
     pub(crate) async fn learn(&self, schemas: &UnknownSchemas) -> Result<(), Unavailable> {
-        match &self.payload {
-            Payload::Avro(avro) => {
-                let ids: BTreeSet<u32> = schemas.0.keys().copied().collect();
-                avro.learn(&ids).await
-            }
-            Payload::Json(_) | Payload::CloudEvents { .. } => Ok(()),
-        }
+        let Some(registry) = &self.registry else {
+            return Ok(());
+        };
+        let ids: BTreeSet<u32> = schemas.0.keys().copied().collect();
+        // Rarely awaited, and large.
+        Box::pin(registry.learn(&ids)).await
     }
 
     /// Decodes a batch, given each partition's consecutive records. What cannot be decoded has its place in

@@ -356,7 +356,7 @@ impl Registry {
     }
 
     /// Forgets what a number stands for, so that it is asked for with the next record that has it.
-    fn doubt(&self, id: u32) {
+    pub(crate) fn doubt(&self, id: u32) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.remove(&id);
         self.doubts.fetch_add(1, Ordering::Release);
