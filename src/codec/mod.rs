@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use crate::engine::parking::{Reason, Rejection};
 use crate::projection::{
-    Column, ColumnData, ColumnType, Events, First, Format, Framing, Gate, Projection, Ref, Share,
-    Source, TextColumn, Tombstones, Types, UnknownType,
+    Column, ColumnData, ColumnType, Events, First, Format, Framing, Gate, Outgoing, Projection,
+    Ref, Share, Source, TextColumn, Tombstones, Types, UnknownType,
 };
 use crate::registry::{Registry, Unavailable};
 use crate::types::{Record, TopicPartition};
@@ -41,6 +41,8 @@ pub(crate) struct Decoder {
     op: Option<Place>,
     /// Where schemas are asked for that are known by number.
     registry: Option<Arc<Registry>>,
+    /// How its messages are written.
+    outgoing: Vec<Arc<Outgoing>>,
     value_bytes_max: usize,
     /// Where headers are read at all: they are not there otherwise, unless a record was parked before.
     headers_bytes_max: Option<usize>,
@@ -194,6 +196,7 @@ impl Decoder {
             key,
             op,
             registry: registry.cloned(),
+            outgoing: projection.outgoing.clone(),
             value_bytes_max: projection.limits.bytes_max,
             headers_bytes_max: projection
                 .reads_headers()
@@ -281,6 +284,7 @@ impl Decoder {
         &self,
         shares: &[(&'a TopicPartition, &'a [Record])],
     ) -> Result<Events<'a>, UnknownSchemas> {
+        self.look_at_outgoing()?;
         let plans = self.payload.plans(shares, Record::value);
         let key = self.key.as_ref();
         let key_plans = key.map_or_else(
@@ -341,6 +345,21 @@ impl Decoder {
             });
         }
         Ok(events)
+    }
+
+    /// Nothing is written with an id that may stand for another schema than it did (I10): as with one of a record, the
+    /// registry must say what it stands for before anything of the batch is applied.
+    fn look_at_outgoing(&self) -> Result<(), UnknownSchemas> {
+        let Some(registry) = &self.registry else {
+            return Ok(());
+        };
+        let ids = self.outgoing.iter().filter_map(|outgoing| outgoing.id());
+        let in_doubt = ids.filter(|id| registry.known(*id).is_none());
+        let unknown: BTreeMap<u32, Ref> = in_doubt.map(|id| (id, 0)).collect();
+        match unknown.is_empty() {
+            true => Ok(()),
+            false => Err(UnknownSchemas(unknown)),
+        }
     }
 
     /// Fills the fields with what is wanted of a value, and says how it is made.

@@ -362,10 +362,11 @@ impl Registry {
         self.doubts.fetch_add(1, Ordering::Release);
     }
 
-    /// The id of a schema under a subject; registers it if it is not there, if that is wanted.
+    /// The id of a schema under a subject; registers it if it is not there, if that is wanted. What it stands for is
+    /// [learned](Self::learn) as if it had come with a record, and watched.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is none, or that it was another schema's before.
     pub(crate) async fn id_of(
         &self,
         subject: &str,
@@ -374,7 +375,11 @@ impl Registry {
     ) -> Result<u32, String> {
         let id = self.client.id_of(subject, schema, register).await;
         telemetry::registry_asked(if id.is_ok() { "known" } else { "failed" });
-        id.map_err(|why| format!("the schema of subject `{subject}` has no id: {why}"))
+        let id = id.map_err(|why| format!("the schema of subject `{subject}` has no id: {why}"))?;
+        if self.known(id).is_none() {
+            self.ask(id).await.map_err(|unavailable| unavailable.why)?;
+        }
+        Ok(id)
     }
 
     fn set(&self, id: u32, entry: Entry) {
@@ -409,7 +414,7 @@ impl Registry {
             Remembered::Other { first_seen } => Err(Unavailable {
                 class: Class::Halt,
                 why: format!(
-                    "schema {id} of the registry is another one than it was on {first_seen}: the registry has lost its data, or is another one. Nothing is read with it. If it is another registry, give it another `schema_registry.name`; if it lost its data, restore it"
+                    "schema {id} of the registry is another one than it was on {first_seen}: the registry has lost its data, or is another one. Nothing is read or written with it. If it is another registry, give it another `schema_registry.name`; if it lost its data, restore it"
                 ),
             }),
         }
