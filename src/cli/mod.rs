@@ -372,7 +372,7 @@ fn schema_registry(
     settings.patience = std::time::Duration::MAX;
     let registry = SchemaRegistry::new(settings, database.clone());
     let registry = registry.map_err(|why| Failed::new(CODE_CONFIGURATION, anyhow::anyhow!(why)))?;
-    Ok(Some(Arc::new(registry)))
+    Ok(Some(registry))
 }
 
 /// The projections of the file and of the binary; their names differ.

@@ -1,6 +1,6 @@
 //! Values in Avro: which schema wrote them, and how that is read by the projection's.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -8,7 +8,7 @@ use super::UnknownSchemas;
 use super::json::tokens;
 use crate::avro::{Datum, Limits, Plan, Schema, Wanted};
 use crate::projection::{AvroFormat, Framing, ValueLimits};
-use crate::registry::{Known, Registry, Unavailable};
+use crate::registry::{Known, Registry};
 use crate::types::{Record, TopicPartition};
 
 /// How a value that was written with some schema is read, or why it cannot be.
@@ -25,6 +25,7 @@ pub(super) struct AvroDecoder {
     framing: Frame,
     wanted: Vec<Wanted>,
     limits: Limits,
+    /// Of those that name their schemas by number.
     registry: Option<Arc<Registry>>,
     /// Made so far, and of how many doubts of the registry that was aware.
     plans: RwLock<Made>,
@@ -67,19 +68,22 @@ impl AvroDecoder {
                 items_max: limits.items_max,
                 text_bytes_max: limits.bytes_max,
             },
-            registry: registry.cloned(),
+            registry: None,
             plans: RwLock::default(),
         };
         match &format.framing {
-            Framing::Confluent => decoder.framing = Frame::Confluent,
+            Framing::Confluent => {
+                decoder.framing = Frame::Confluent;
+                decoder.registry = registry.cloned();
+            }
             Framing::SingleObject(writers) => {
                 decoder.framing = Frame::SingleObject;
                 for writer in writers.iter().chain([&format.schema]) {
-                    decoder.plan(u64::from_le_bytes(writer.fingerprint()), writer);
+                    decoder.plan(u64::from_le_bytes(writer.fingerprint()), writer, 0);
                 }
             }
             Framing::Raw(writer) => {
-                decoder.plan(0, writer);
+                decoder.plan(0, writer, 0);
             }
         }
         decoder
@@ -89,8 +93,8 @@ impl AvroDecoder {
         self.wanted.len()
     }
 
-    /// Makes a plan and keeps it.
-    pub(super) fn plan(&self, key: u64, writer: &Schema) -> Planned {
+    /// Makes a plan, and keeps it unless there are more doubts by now than when the writer's schema was asked for.
+    pub(super) fn plan(&self, key: u64, writer: &Schema, doubts: u64) -> Planned {
         let plan = Plan::new(writer, &self.schema, &self.wanted);
         let plan = plan.map_err(|why| match self.framing {
             Frame::Confluent => format!("schema {key}: {why}"),
@@ -98,21 +102,16 @@ impl AvroDecoder {
         });
         let plan = Arc::new(plan);
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
-        plans.plans.insert(key, Arc::clone(&plan));
+        // I10: another writer may have forgotten what was in doubt meanwhile.
+        if plans.doubts == doubts {
+            plans.plans.insert(key, Arc::clone(&plan));
+        }
         plan
     }
 
     fn made(&self, key: u64) -> Option<Planned> {
         let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
         plans.plans.get(&key).cloned()
-    }
-
-    pub(super) async fn learn(&self, ids: &BTreeSet<u32>) -> Result<(), Unavailable> {
-        match &self.registry {
-            // Rarely awaited, and large.
-            Some(registry) => Box::pin(registry.learn(ids)).await,
-            None => Ok(()),
-        }
     }
 
     /// Gathers the plans that the records' values, or keys, need.
@@ -153,12 +152,14 @@ impl AvroDecoder {
         }
     }
 
+    fn doubts(&self) -> u64 {
+        let registry = self.registry.as_ref();
+        registry.map_or(0, |registry| registry.doubts())
+    }
+
     /// What was made of a schema that its number does not stand for any more is not used again (I10).
     fn forget_doubtful(&self) {
-        let doubts = self
-            .registry
-            .as_ref()
-            .map_or(0, |registry| registry.doubts());
+        let doubts = self.doubts();
         let made = self.plans.read().unwrap_or_else(PoisonError::into_inner);
         if made.doubts == doubts {
             return;
@@ -173,9 +174,10 @@ impl AvroDecoder {
 
     fn look_up(&self, key: u64) -> Result<Planned, u32> {
         let never = |why: &str| Ok(Arc::new(Err(why.to_owned())));
+        let doubts = self.doubts();
         match (self.framing, u32::try_from(key), &self.registry) {
             (Frame::Confluent, Ok(id), Some(registry)) => match registry.known(id) {
-                Some(Known::Schema(writer)) => Ok(self.plan(key, &writer)),
+                Some(Known::Schema(writer)) => Ok(self.plan(key, &writer, doubts)),
                 // Not kept: it may become known.
                 Some(Known::Not(why)) => never(&why),
                 None => Err(id),

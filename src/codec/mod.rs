@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use crate::engine::parking::{Reason, Rejection};
 use crate::projection::{
-    Column, ColumnData, ColumnType, Events, First, Format, Framing, Gate, Projection, Ref, Share,
-    Source, TextColumn, Tombstones, Types, UnknownType,
+    Column, ColumnData, ColumnType, Events, First, Format, Framing, Gate, Outgoing, Projection,
+    Ref, Share, Source, TextColumn, Tombstones, Types, UnknownType,
 };
 use crate::registry::{Registry, Unavailable};
 use crate::types::{Record, TopicPartition};
@@ -39,8 +39,13 @@ pub(crate) struct Decoder {
     key: Option<Payload>,
     /// Where a change event says what was done.
     op: Option<Place>,
+    /// Where schemas are asked for that are known by number.
+    registry: Option<Arc<Registry>>,
+    /// How its messages are written.
+    outgoing: Vec<Arc<Outgoing>>,
     value_bytes_max: usize,
-    headers_bytes_max: usize,
+    /// Where headers are read at all: they are not there otherwise, unless a record was parked before.
+    headers_bytes_max: Option<usize>,
     entity: Option<Place>,
     /// Events of another entity are not wanted.
     only: Option<String>,
@@ -190,8 +195,12 @@ impl Decoder {
             payload,
             key,
             op,
+            registry: registry.cloned(),
+            outgoing: projection.outgoing.clone(),
             value_bytes_max: projection.limits.bytes_max,
-            headers_bytes_max: projection.limits.headers_bytes_max,
+            headers_bytes_max: projection
+                .reads_headers()
+                .then_some(projection.limits.headers_bytes_max),
             entity,
             only: projection.only.clone(),
             sequence,
@@ -227,7 +236,7 @@ impl Decoder {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn knows(&self, id: u32, schema: &crate::avro::Schema) {
         if let Payload::Avro(avro) = &self.payload {
-            avro.plan(id.into(), schema);
+            avro.plan(id.into(), schema, 0);
         }
     }
 
@@ -258,13 +267,12 @@ impl Decoder {
     /// # Errors
     /// Why they cannot be asked for, or must be waited for.
     pub(crate) async fn learn(&self, schemas: &UnknownSchemas) -> Result<(), Unavailable> {
-        match &self.payload {
-            Payload::Avro(avro) => {
-                let ids: BTreeSet<u32> = schemas.0.keys().copied().collect();
-                avro.learn(&ids).await
-            }
-            Payload::Json(_) | Payload::CloudEvents { .. } => Ok(()),
-        }
+        let Some(registry) = &self.registry else {
+            return Ok(());
+        };
+        let ids: BTreeSet<u32> = schemas.0.keys().copied().collect();
+        // Rarely awaited, and large.
+        Box::pin(registry.learn(&ids)).await
     }
 
     /// Decodes a batch, given each partition's consecutive records. What cannot be decoded has its place in
@@ -276,6 +284,7 @@ impl Decoder {
         &self,
         shares: &[(&'a TopicPartition, &'a [Record])],
     ) -> Result<Events<'a>, UnknownSchemas> {
+        self.look_at_outgoing()?;
         let plans = self.payload.plans(shares, Record::value);
         let key = self.key.as_ref();
         let key_plans = key.map_or_else(
@@ -336,6 +345,21 @@ impl Decoder {
             });
         }
         Ok(events)
+    }
+
+    /// Nothing is written with an id that may stand for another schema than it did (I10): as with one of a record, the
+    /// registry must say what it stands for before anything of the batch is applied.
+    fn look_at_outgoing(&self) -> Result<(), UnknownSchemas> {
+        let Some(registry) = &self.registry else {
+            return Ok(());
+        };
+        let ids = self.outgoing.iter().filter_map(|outgoing| outgoing.id());
+        let in_doubt = ids.filter(|id| registry.known(*id).is_none());
+        let unknown: BTreeMap<u32, Ref> = in_doubt.map(|id| (id, 0)).collect();
+        match unknown.is_empty() {
+            true => Ok(()),
+            false => Err(UnknownSchemas(unknown)),
+        }
     }
 
     /// Fills the fields with what is wanted of a value, and says how it is made.
@@ -437,12 +461,6 @@ impl Decoder {
         found: &mut Found<'f>,
         events: &mut Events<'a>,
     ) -> Result<(), Not> {
-        let (headers, max) = (record.headers_size(), self.headers_bytes_max);
-        if headers > max {
-            return Err(Not::Applicable(format!(
-                "the headers have {headers} bytes; {max} are allowed (decode.headers_bytes_max)"
-            )));
-        }
         let is_tombstone = record.value().is_none()
             && !(matches!(self.payload, Payload::CloudEvents { .. })
                 && cloudevents::is_event(record));
@@ -483,6 +501,13 @@ impl Decoder {
             }
         {
             return Err(Not::Wanted);
+        }
+        // Behind the entity, which waits for the record.
+        let headers = record.headers_size();
+        if let Some(max) = self.headers_bytes_max.filter(|max| headers > *max) {
+            return Err(Not::Applicable(format!(
+                "the headers have {headers} bytes; {max} are allowed (decode.headers_bytes_max)"
+            )));
         }
         let shape = shape.clone()?;
         events.types.push(match &self.types {

@@ -1023,29 +1023,36 @@ fn a_key_in_avro_is_read_by_its_own_schema() {
 }
 
 #[test]
-fn headers_that_are_too_large_are_not_even_looked_at() {
+fn headers_that_are_too_large_are_an_error_of_a_record_that_holds_up_its_entity() {
     let header = |name: &str, value: Option<&[u8]>| Header {
         name: name.to_owned(),
         value: value.map(<[u8]>::to_vec),
     };
-    let mut projection = projection(&[]);
-    projection.entity = Some(Source::parse("header:e").unwrap());
-    projection.limits.headers_bytes_max = 10;
-    let record = |headers: &[Header]| RecordBuilder {
-        headers: headers.to_vec(),
-        ..value(b"{}")
+    let fits = [header("h", Some(b"a")), header("12345678", None)];
+    let too_large = [&fits[..], &[header("x", None)]].concat();
+    let partition = TopicPartition::new("t", 0);
+    let found = |entity: &str, columns: &[(&str, ColumnType, Source, bool)], headers: &[Header]| {
+        let mut projection = projection(columns);
+        projection.entity = Some(Source::parse(entity).unwrap());
+        projection.limits.headers_bytes_max = 10;
+        let record = RecordBuilder {
+            headers: headers.to_vec(),
+            ..value(br#"{"e":"b"}"#)
+        };
+        let records = [record.build()];
+        let decoder = Decoder::new(&projection, None);
+        let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
+        let why = events.rejected.get(&0).map(|why| why.detail.clone());
+        (events.entities.get(0).map(str::to_owned), why)
     };
-    let fits = [header("e", Some(b"a")), header("12345678", None)];
-    let decoded = decode(&projection, record(&fits)).unwrap();
-    assert_eq!(decoded.entity.as_deref(), Some("a"));
-    let why = decode(
-        &projection,
-        record(&[&fits[..], &[header("x", None)]].concat()),
-    );
-    assert_eq!(
-        why.unwrap_err(),
-        "the headers have 11 bytes; 10 are allowed (decode.headers_bytes_max)"
-    );
+    let why = "the headers have 11 bytes; 10 are allowed (decode.headers_bytes_max)";
+    let refused = |entity: &str| (Some(entity.to_owned()), Some(why.to_owned()));
+    assert_eq!(found("header:h", &[], &fits), (Some("a".to_owned()), None));
+    assert_eq!(found("header:h", &[], &too_large), refused("a"));
+    let column = [("h", Text, Source::parse("header:h").unwrap(), false)];
+    assert_eq!(found("/e", &column, &too_large), refused("b"));
+    // Where none are read a record has them only if another one was parked before.
+    assert_eq!(found("/e", &[], &too_large), (Some("b".to_owned()), None));
 }
 
 #[test]
@@ -1424,4 +1431,83 @@ fn a_value_says_by_its_frame_what_it_was_written_with() {
     .unwrap();
     let fingerprint = library.fingerprint::<apache_avro::rabin::Rabin>();
     assert_eq!(fingerprint.bytes, new.fingerprint());
+}
+
+/// A registry that nobody asks.
+fn silent_registry() -> Arc<Registry> {
+    let second = std::time::Duration::from_secs(1);
+    let settings = crate::registry::Settings {
+        name: "default".to_owned(),
+        urls: Vec::new(),
+        credentials: crate::registry::Credentials::None,
+        authorities: None,
+        identity: None,
+        timeout: second,
+        unknown_grace: second,
+        verify_every: second * 3600,
+        patience: second,
+    };
+    let timeouts = crate::store::Timeouts {
+        statement: second,
+        lock: second,
+        idle_in_transaction: second,
+    };
+    let database = crate::store::Database::new("postgres://localhost/none", timeouts).unwrap();
+    Registry::new(settings, database).unwrap()
+}
+
+/// Decodes values by a schema of one field.
+fn framed_by(framing: Framing, registry: &Arc<Registry>) -> Decoder {
+    let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
+    wanted.format = Format::Avro(crate::projection::AvroFormat {
+        schema: one_field(),
+        framing,
+    });
+    Decoder::new(&wanted, Some(registry))
+}
+
+fn one_field() -> Arc<crate::avro::Schema> {
+    let text = r#"{"type":"record","name":"R","fields":[{"name":"v","type":"long"}]}"#;
+    Arc::new(crate::avro::Schema::parse(text, &[]).unwrap())
+}
+
+// I10: one writer forgets while another one is still making a plan of what was known before.
+#[tokio::test]
+async fn a_plan_that_was_begun_before_a_doubt_is_not_kept() {
+    let registry = silent_registry();
+    let decoder = framed_by(Framing::Confluent, &registry);
+    let partition = TopicPartition::new("t", 0);
+    let records = [value(b"\0\0\0\0\x07\x0a").build()];
+    let shares = [(&partition, &records[..])];
+    let Payload::Avro(avro) = &decoder.payload else {
+        panic!("no Avro")
+    };
+    let unknown = UnknownSchemas(BTreeMap::from([(7, 0)]));
+    let before = registry.doubts();
+    assert!(avro.plan(7, &one_field(), before).is_ok());
+    assert!(decoder.decode(&shares).unwrap().rejected.is_empty());
+    registry.doubt(7);
+    assert_eq!(decoder.decode(&shares).unwrap_err(), unknown);
+    assert!(avro.plan(7, &one_field(), before).is_ok());
+    assert_eq!(decoder.decode(&shares).unwrap_err(), unknown);
+    assert!(avro.plan(7, &one_field(), registry.doubts()).is_ok());
+    assert!(decoder.decode(&shares).unwrap().rejected.is_empty());
+}
+
+// I10: a registry's numbers mean nothing to values that name their schema otherwise.
+#[tokio::test]
+async fn a_doubt_of_a_number_parks_nothing_that_has_no_number() {
+    let registry = silent_registry();
+    let partition = TopicPartition::new("t", 0);
+    let single = [&[0xc3, 1][..], &one_field().fingerprint(), b"\x0a"].concat();
+    for (framing, bytes) in [
+        (Framing::SingleObject(Vec::new()), &single[..]),
+        (Framing::Raw(one_field()), b"\x0a"),
+    ] {
+        let decoder = framed_by(framing, &registry);
+        registry.doubt(7);
+        let records = [value(bytes).build()];
+        let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
+        assert_eq!(events.rejected.len(), 0);
+    }
 }

@@ -30,8 +30,8 @@ pub(crate) enum Frame {
 
 #[derive(Debug)]
 enum Written {
-    /// Behind these bytes.
-    Behind(Vec<u8>),
+    /// Behind these bytes, which say this id of a registry.
+    Behind { bytes: Vec<u8>, id: Option<u32> },
     /// Not at all: in tests of projections payloads stay JSON, so that they can be read.
     AsJson,
 }
@@ -48,13 +48,21 @@ impl Outgoing {
 
     /// Writes from now on behind the frame; `id` is that of the registry.
     pub(crate) fn settle(&self, id: Option<u32>) {
-        let before = match (&self.frame, id) {
+        let bytes = match (&self.frame, id) {
             (Frame::Confluent { .. }, Some(id)) => [&[0][..], &id.to_be_bytes()].concat(),
             (Frame::Confluent { .. }, None) => return,
             (Frame::SingleObject, _) => [&[0xc3, 0x01][..], &self.schema.fingerprint()].concat(),
             (Frame::Raw, _) => Vec::new(),
         };
-        let _ = self.written.set(Written::Behind(before));
+        let _ = self.written.set(Written::Behind { bytes, id });
+    }
+
+    /// What a registry knows its schema by, if messages say that.
+    pub(crate) fn id(&self) -> Option<u32> {
+        match self.written.get()? {
+            Written::Behind { id, .. } => *id,
+            Written::AsJson => None,
+        }
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -75,7 +83,7 @@ impl Outgoing {
         let value = serde_json::from_slice(json).map_err(|error| format!("no JSON: {error}"));
         let datum = value.and_then(|value| encode(&self.schema, &value));
         Some(datum.map(|datum| match written {
-            Written::Behind(before) => [&before[..], &datum].concat(),
+            Written::Behind { bytes, .. } => [&bytes[..], &datum].concat(),
             Written::AsJson => json.to_vec(),
         }))
     }

@@ -3,7 +3,7 @@
 //! Each is asked for once and kept for the life of the process. What a number stands for is remembered in Postgres
 //! too, as a fingerprint: a registry that has lost its data and gives numbers anew is noticed when a number is asked for,
 //! and nothing is read with the wrong schema (I10). For what a process knows already it is asked now and then, one
-//! number after the other ([`Registry::watch`]); nothing waits for that.
+//! number after the other (`watch`); nothing waits for that.
 //!
 //! A registry that fails, is slow, or does not let us in says nothing about a record: whoever asked tries again later,
 //! and is not kept waiting meanwhile, since others would wait with it. Only that all its servers deny a number, for longer
@@ -14,9 +14,8 @@
 mod client;
 
 use std::collections::{BTreeSet, HashMap};
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use tracing::{error, info, warn};
@@ -82,8 +81,8 @@ pub(crate) struct Unavailable {
 enum Entry {
     Known {
         known: Known,
-        /// When the registry last said so.
-        said: Instant,
+        /// When the registry was last asked whether it still says so.
+        asked: Instant,
     },
     /// No server has it.
     Unknown { since: Instant, asked: Instant },
@@ -126,10 +125,12 @@ pub(crate) fn problem(settings: &Settings) -> Option<String> {
 }
 
 impl Registry {
+    /// It is watched for as long as somebody has it.
+    ///
     /// # Errors
     /// When the settings cannot be used.
-    pub(crate) fn new(settings: Settings, database: Database) -> Result<Self, String> {
-        Ok(Self {
+    pub(crate) fn new(settings: Settings, database: Database) -> Result<Arc<Self>, String> {
+        let registry = Arc::new(Self {
             name: settings.name.clone(),
             unknown_grace: settings.unknown_grace,
             verify_every: settings.verify_every,
@@ -139,7 +140,9 @@ impl Registry {
             entries: RwLock::new(HashMap::new()),
             doubts: AtomicU64::new(0),
             asking: Arc::default(),
-        })
+        });
+        tokio::spawn(watch(Arc::downgrade(&registry)));
+        Ok(registry)
     }
 
     /// What is known of a number without asking.
@@ -275,30 +278,36 @@ impl Registry {
                 }
             }
         };
-        let said = Instant::now();
-        self.set(id, Entry::Known { known, said });
+        let asked = Instant::now();
+        self.set(id, Entry::Known { known, asked });
         Ok(true)
     }
 
-    /// Asks now and then for what is known, as long as it is polled: a registry that has lost its data gives numbers anew,
-    /// and a process that knows them would read new records with old schemas. What does not answer is no news.
-    pub(crate) async fn watch(&self) -> Infallible {
-        loop {
-            tokio::time::sleep(self.verify_every).await;
-            for id in self.to_verify() {
-                match self.verify(id).await {
-                    Ok(()) => {}
-                    Err(Unavailable {
-                        class: Class::Halt,
-                        why,
-                    }) => {
-                        error!(id, why, "what the registry says is not what it said");
-                        self.doubt(id);
-                    }
-                    // The rest of the round will not be answered either.
-                    Err(_) => break,
+    /// Asks again for what was asked for longest ago. What does not answer is no news, and keeps nobody from asking for the
+    /// others: it may be this one alone.
+    async fn look_again(&self) {
+        let (mut failed, mut last) = (0, None);
+        for id in self.to_verify() {
+            match self.verify(id).await {
+                Ok(()) => {}
+                Err(Unavailable {
+                    class: Class::Halt,
+                    why,
+                }) => {
+                    error!(id, why, "what the registry says is not what it said");
+                    self.doubt(id);
+                }
+                Err(Unavailable { why, .. }) => {
+                    failed += 1;
+                    last = Some(why);
                 }
             }
+        }
+        if let Some(why) = last {
+            warn!(
+                failed,
+                why, "schemas cannot be compared with what they were; they are asked for again"
+            );
         }
     }
 
@@ -310,8 +319,8 @@ impl Registry {
             .filter_map(|(id, entry)| match entry {
                 Entry::Known {
                     known: Known::Schema(_),
-                    said,
-                } => Some((*said, *id)),
+                    asked,
+                } => Some((*asked, *id)),
                 _ => None,
             })
             .collect();
@@ -321,6 +330,7 @@ impl Registry {
     }
 
     async fn verify(&self, id: u32) -> Result<(), Unavailable> {
+        self.is_asked_for(id);
         match self.question(id).await? {
             // Not given anew so far, so that it stands for what it stood for.
             Answer::Unknown => warn!(
@@ -334,24 +344,29 @@ impl Registry {
                 }
             }
         }
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Entry::Known { said, .. }) = entries.get_mut(&id) {
-            *said = Instant::now();
-        }
         Ok(())
     }
 
+    /// Whatever the answer will be, others are asked for before it is again.
+    fn is_asked_for(&self, id: u32) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Entry::Known { asked, .. }) = entries.get_mut(&id) {
+            *asked = Instant::now();
+        }
+    }
+
     /// Forgets what a number stands for, so that it is asked for with the next record that has it.
-    fn doubt(&self, id: u32) {
+    pub(crate) fn doubt(&self, id: u32) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.remove(&id);
         self.doubts.fetch_add(1, Ordering::Release);
     }
 
-    /// The id of a schema under a subject; registers it if it is not there, if that is wanted.
+    /// The id of a schema under a subject; registers it if it is not there, if that is wanted. What it stands for is
+    /// [learned](Self::learn) as if it had come with a record, and watched.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is none, or that it was another schema's before.
     pub(crate) async fn id_of(
         &self,
         subject: &str,
@@ -360,7 +375,11 @@ impl Registry {
     ) -> Result<u32, String> {
         let id = self.client.id_of(subject, schema, register).await;
         telemetry::registry_asked(if id.is_ok() { "known" } else { "failed" });
-        id.map_err(|why| format!("the schema of subject `{subject}` has no id: {why}"))
+        let id = id.map_err(|why| format!("the schema of subject `{subject}` has no id: {why}"))?;
+        if self.known(id).is_none() {
+            self.ask(id).await.map_err(|unavailable| unavailable.why)?;
+        }
+        Ok(id)
     }
 
     fn set(&self, id: u32, entry: Entry) {
@@ -395,9 +414,20 @@ impl Registry {
             Remembered::Other { first_seen } => Err(Unavailable {
                 class: Class::Halt,
                 why: format!(
-                    "schema {id} of the registry is another one than it was on {first_seen}: the registry has lost its data, or is another one. Nothing is read with it. If it is another registry, give it another `schema_registry.name`; if it lost its data, restore it"
+                    "schema {id} of the registry is another one than it was on {first_seen}: the registry has lost its data, or is another one. Nothing is read or written with it. If it is another registry, give it another `schema_registry.name`; if it lost its data, restore it"
                 ),
             }),
+        }
+    }
+}
+
+/// Asks now and then for what is known: a registry that has lost its data gives numbers anew, and a process that knows
+/// them would read new records with old schemas.
+async fn watch(registry: Weak<Registry>) {
+    while let Some(every) = registry.upgrade().map(|registry| registry.verify_every) {
+        tokio::time::sleep(every).await;
+        if let Some(registry) = registry.upgrade() {
+            registry.look_again().await;
         }
     }
 }

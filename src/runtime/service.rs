@@ -156,15 +156,6 @@ pub(crate) async fn run(
         helpers.spawn(service.retention(helpers_stop.clone()).run());
     }
     helpers.spawn(service.housekeeping(helpers_stop.clone()).run());
-    if let Some(registry) = service.registry.clone() {
-        let stop = helpers_stop.clone();
-        helpers.spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                never = registry.watch() => match never {},
-            }
-        });
-    }
     // Each on its own: one whose topic is missing keeps no other waiting.
     let mut tasks = JoinSet::new();
     for projection in projections {
@@ -234,7 +225,7 @@ impl Service {
         let registry = config.schema_registry.clone();
         let registry = registry.map(|settings| Registry::new(settings, database.clone()));
         Ok(Self {
-            registry: registry.transpose().map_err(Error::Registry)?.map(Arc::new),
+            registry: registry.transpose().map_err(Error::Registry)?,
             database,
             cluster: Cluster::new(&config.kafka)?,
             owner: owner(),

@@ -533,6 +533,43 @@ fn a_projection_whose_messages_have_no_schema_id_waits_for_it() {
     assert_eq!(value[..5], [0, 0, 0, 0, 7]);
 }
 
+// I10: nothing more is written with an id that stands for another schema by now, until it is restored.
+#[test]
+fn an_id_of_messages_that_is_given_anew_halts_before_it_is_written_again() {
+    let (world, registry) = outgoing("", "confluent");
+    let start = |name: &str| {
+        let launch = world.launch(name);
+        launch
+            .env("TIDEGATE__SCHEMA_REGISTRY__VERIFY_EVERY", "200ms")
+            .start()
+    };
+    let send = |id: &str| {
+        let sender = world.sender();
+        sender.send_json(0, &json!({"id": id, "amount": "1"}));
+        sender.flush();
+    };
+    send("a");
+    let process = start("a");
+    wait_until(LONG, "it was told", || told(&world).len() == 1);
+    registry.register(100, &TOLD.replace("\"memo\"", "\"remark\""));
+    process.wait_for_log(LONG, &["what the registry says is not what it said"]);
+    send("b");
+    let cause = world.wait_until_halted("source", 0);
+    assert!(
+        cause.contains("schema 100 of the registry is another one than it was on"),
+        "{cause}"
+    );
+    assert_eq!(world.db.one::<i64>("SELECT count(*) FROM source.source"), 1);
+    assert_eq!(letters(&world), []);
+    process.stop();
+
+    registry.register(100, TOLD);
+    let process = start("b");
+    wait_until(LONG, "it is told", || told(&world).len() == 2);
+    assert_eq!(letters(&world), []);
+    process.stop();
+}
+
 // In tests of a projection its messages stay JSON, and are compared with their schema all the same.
 #[test]
 fn tests_see_messages_as_json_that_their_schema_takes() {

@@ -287,6 +287,44 @@ fn a_registry_that_loses_its_data_is_noticed_by_those_who_know_better() {
     world.tidegate(&["verify"]).expect(0);
 }
 
+// I10: an id may be beyond reach for itself alone, by its rights or by what it refers to. The others are asked for all the
+// same.
+#[test]
+fn an_id_that_is_never_answered_keeps_no_other_from_being_compared() {
+    let (world, registry) = world(1, "verify_every = \"200ms\"");
+    registry.register(7, OLD_SCORE);
+    let sender = world.sender();
+    // Asked for first.
+    let old = json!({"seq": 1, "gone": [], "account": "a"});
+    sender.send(0, None, Some(&framed(7, OLD_SCORE, &old)));
+    sender.flush();
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    registry.answer(
+        7,
+        json!({"schema": OLD_SCORE, "references": [{"name": "c", "subject": "common-value", "version": 1}]}),
+    );
+    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 2, "x"))));
+    sender.flush();
+    world.wait_until_done(LONG);
+    let asked = registry.asked_for(7);
+    wait_until(LONG, "it has no answer", || {
+        registry.asked_for(7) >= asked + 2
+    });
+    registry.register(1, &SCORE.replace("\"note\"", "\"remark\""));
+    for words in [
+        "schemas cannot be compared with what they were",
+        "what the registry says is not what it said",
+    ] {
+        process.wait_for_log(LONG, &[words]);
+    }
+    sender.send(0, None, Some(&framed(1, SCORE, &score("a", 3, "y"))));
+    sender.flush();
+    world.wait_until_halted("score", 0);
+    assert_eq!(scores(&world), [("a".to_owned(), 2, Some("x".to_owned()))]);
+    assert_eq!(letters(&world), []);
+}
+
 // I10: credentials are sent, and never shown.
 #[test]
 fn credentials_are_sent_and_never_shown() {
