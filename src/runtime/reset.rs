@@ -199,7 +199,7 @@ pub(crate) async fn plan(
     transaction::begin_alone(connection).await?;
     let tables = schema::tables(connection, live.schema_oid).await?;
     let unreachable =
-        dead_letter::unreachable(connection, name, live.generation, &begin, &[], None).await;
+        dead_letter::unreachable(connection, name, live.generation, &begin, &[], None, None).await;
     let left_behind = transaction::end_alone(connection, unreachable).await?;
     Ok(ResetPlan {
         generation: live.generation,
