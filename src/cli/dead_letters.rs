@@ -356,6 +356,11 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
         return Ok(());
     }
     let schemas = schema_registry(&config, &database)?;
+    let who = who("dead-letters redrive");
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
+    let name = &arguments.projection;
+    let begun = runtime::begin_redrive(&mut connection, name, letters.len(), operator).await;
+    begun.map_err(letter_failed)?;
     let redriving = Redriving {
         projection,
         database: &database,

@@ -26,6 +26,10 @@ pub(super) struct Arguments {
     /// Where to begin again: `earliest`, `latest`, a time, or offsets
     #[arg(long, value_name = "POINT")]
     to: String,
+    /// Send all messages of this topic under new ids, if it is found to be another log than was read; can be
+    /// repeated
+    #[arg(long, value_name = "TOPIC")]
+    new_log: Vec<String>,
     /// Show what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -70,6 +74,8 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         println!("nothing was changed");
         return Ok(());
     }
+    plan.all_said(projection, &arguments.new_log)
+        .map_err(failed)?;
     if !arguments.yes && !confirmed()? {
         println!("nothing was changed");
         return Ok(());
@@ -80,6 +86,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         &cluster,
         projection,
         &target,
+        &arguments.new_log,
         &who,
         &database.timeouts,
     );
@@ -142,6 +149,11 @@ fn show(plan: &ResetPlan, projection: &Projection, place: &str) {
     println!(
         "Readers see empty tables, then growing ones. Messages sent before are not sent again."
     );
+    for (topic, why) in &plan.made_anew {
+        println!(
+            "But topic {topic} is taken for a new log ({why}): all its records send their messages under new ids, sent before or not. That has to be asked for: `--new-log {topic}`. If it is the log that was read so far, `tidegate accept-topic {name} {topic} --same-log` first."
+        );
+    }
     if plan.left_behind > 0 {
         println!(
             "{} parked records are not read again: they stay in generation {}, and wait there no more. `tidegate dead-letters redrive {name}` or `discard` them first, if they matter.",
@@ -230,7 +242,7 @@ fn one_offset(item: &str, topics: &[String]) -> Result<(TopicPartition, i64), St
 
 fn failed(error: ResetError) -> Failed {
     let temporary = match &error {
-        ResetError::Kafka(_) => true,
+        ResetError::Kafka(_) | ResetError::Meanwhile(_) => true,
         ResetError::Store(error) | ResetError::Schema(Problem::Store(error)) => {
             error.class() == Class::Transient
         }

@@ -54,7 +54,10 @@ pub(crate) async fn make(
     partitions: &[TopicPartition],
     timeouts: &Timeouts,
 ) -> Result<(), RehearsalError> {
-    let starts: Vec<(TopicPartition, i64)> = partitions.iter().map(|p| (p.clone(), 0)).collect();
+    let starts: Vec<_> = partitions
+        .iter()
+        .map(|p| start::left_out(p.clone(), 0, 0))
+        .collect();
     start::make(connection, projection, &starts, timeouts).await?;
     Ok(())
 }

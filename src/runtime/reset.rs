@@ -3,9 +3,10 @@
 //!
 //! A running service need not be stopped: its next batch is refused, it claims again under the new
 //! generation and refills. Messages that a live generation has sent before are not sent again; those of records that
-//! none has come to keep their right, wherever a reset begins.
+//! none has come to keep their right, wherever a reset begins. A topic that is another log than was read sends all of its
+//! messages under new ids, and only if the operator has said so of that topic.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -83,6 +84,20 @@ pub(crate) enum ResetError {
         low: i64,
         high: i64,
     },
+    #[error(
+        "topic {topic} would be taken for a new log: {why}. All its records, of all partitions, would send their messages under new ids, those too whose messages were sent before. If it was made anew, say `--new-log {topic}`. If it is the log that was read so far, `tidegate accept-topic {projection} {topic} --same-log` first"
+    )]
+    NewLog {
+        projection: String,
+        topic: String,
+        why: String,
+    },
+    #[error("`--new-log {topic}`: `{projection}` does not read that topic")]
+    NotItsTopic { projection: String, topic: String },
+    #[error(
+        "somebody else has reset `{0}`, or accepted a topic, in this moment; look again at what there is to do"
+    )]
+    Meanwhile(String),
     #[error(transparent)]
     Schema(#[from] Problem),
     #[error(transparent)]
@@ -136,9 +151,24 @@ pub(crate) struct ResetPlan {
     pub(crate) tables: Vec<(String, i64)>,
     /// Dead letters that wait and whose records are not read again.
     pub(crate) left_behind: i64,
+    /// Topics that would be taken for new logs, all of whose messages would be new ones, each with the reason.
+    pub(crate) made_anew: BTreeMap<String, String>,
     topic_ids: TopicIds,
-    /// Topics of whose records more were applied than a partition's log has.
-    shorter: BTreeSet<String>,
+    /// Topics of whose records more were applied than a partition's log has, with the reason.
+    shorter: BTreeMap<String, String>,
+    /// The incarnations that this was found of.
+    incarnations: BTreeMap<String, i32>,
+}
+
+impl ResetPlan {
+    /// New logs are those that the operator has named (I5).
+    pub(crate) fn all_said(
+        &self,
+        projection: &Projection,
+        new_logs: &[String],
+    ) -> Result<(), ResetError> {
+        said(projection, &self.made_anew, new_logs)
+    }
 }
 
 /// What a reset did.
@@ -171,11 +201,14 @@ pub(crate) async fn plan(
     let read = async {
         transaction::begin_alone(connection).await?;
         allowed(connection, projection, &live).await?;
-        Ok::<_, ResetError>(position::marks(connection, name, &[live.generation]).await?)
+        let marks = position::marks(connection, name, &[live.generation]).await?;
+        let left = position::of_left_topics(connection, name, live.generation).await?;
+        Ok::<_, ResetError>((marks, left))
     };
     let read = read.await;
     let _ = transaction::rollback(connection).await; // it has read only
-    let marks = read?;
+    let (marks, left) = read?;
+    let known: Vec<Stood> = marks.iter().map(Mark::stood).chain(left).collect();
     let logs = cluster.logs(&projection.topics).await?;
     let topic_ids = topic_ids(cluster, &projection.topics).await?;
     let tos = resolve(cluster, projection, target, &logs).await?;
@@ -185,6 +218,7 @@ pub(crate) async fn plan(
         .map(|(log, to)| moved(log, to, &marks))
         .collect();
     may_begin_there(projection, &moves)?;
+    let shorter = shorter(&logs, &known);
     let begin: Vec<_> = moves
         .iter()
         .map(|it| {
@@ -199,16 +233,44 @@ pub(crate) async fn plan(
     transaction::begin_alone(connection).await?;
     let tables = schema::tables(connection, live.schema_oid).await?;
     let unreachable =
-        dead_letter::unreachable(connection, name, live.generation, &begin, &[], None).await;
+        dead_letter::unreachable(connection, name, live.generation, &begin, &[], None, None).await;
     let left_behind = transaction::end_alone(connection, unreachable).await?;
     Ok(ResetPlan {
         generation: live.generation,
         tables,
         left_behind,
+        made_anew: made_anew(&moves, &topic_ids, &shorter, &known),
+        incarnations: incarnations(&known),
         topic_ids,
-        shorter: shorter(&logs, &marks),
+        shorter,
         moves,
     })
+}
+
+fn said(
+    projection: &Projection,
+    made_anew: &BTreeMap<String, String>,
+    new_logs: &[String],
+) -> Result<(), ResetError> {
+    let name = &projection.name;
+    let is_read = |topic: &String| projection.topics.contains(topic);
+    if let Some(stranger) = new_logs.iter().find(|topic| !is_read(topic)) {
+        return Err(ResetError::NotItsTopic {
+            projection: name.clone(),
+            topic: stranger.clone(),
+        });
+    }
+    match made_anew
+        .iter()
+        .find(|(topic, _)| !new_logs.contains(topic))
+    {
+        None => Ok(()),
+        Some((topic, why)) => Err(ResetError::NewLog {
+            projection: name.clone(),
+            topic: topic.clone(),
+            why: why.clone(),
+        }),
+    }
 }
 
 fn moved((partition, log): &(TopicPartition, Watermarks), to: i64, marks: &[Mark]) -> Move {
@@ -329,12 +391,13 @@ async fn allowed(
     }
 }
 
-/// Resets. Safe to repeat, also in the middle of a refill.
+/// Resets. Safe to repeat, also in the middle of a refill. `new_logs` are the topics whose messages may all be new ones.
 pub(crate) async fn reset(
     connection: &mut PgConnection,
     cluster: &Cluster,
     projection: &Projection,
     target: &Target,
+    new_logs: &[String],
     who: &str,
     timeouts: &Timeouts,
 ) -> Result<Reset, ResetError> {
@@ -344,7 +407,7 @@ pub(crate) async fn reset(
     let search_path = transaction::search_path(name, &projection.search_path);
     let application = format!("tidegate reset {name}");
     transaction::begin(connection, &search_path, &application, timeouts).await?;
-    let done = in_transaction(connection, projection, target, &plan, who).await;
+    let done = in_transaction(connection, projection, target, new_logs, &plan, who).await;
     match &done {
         Ok(_) => {
             failpoint::reach(failpoint::RESET_BEFORE_COMMIT);
@@ -362,6 +425,7 @@ async fn in_transaction(
     connection: &mut PgConnection,
     projection: &Projection,
     target: &Target,
+    new_logs: &[String],
     plan: &ResetPlan,
     who: &str,
 ) -> Result<Reset, ResetError> {
@@ -376,16 +440,23 @@ async fn in_transaction(
     schema::empty(connection, &live.schema_name, &projection.seed).await?;
 
     let stood = position::reset(connection, name, old).await?;
+    let left = position::of_left_topics(connection, name, old).await?;
+    let known: Vec<Stood> = stood.iter().cloned().chain(left).collect();
+    // What was asked of Kafka was compared with these: another operator's new log is not taken for a new one again.
+    if incarnations(&known) != plan.incarnations {
+        return Err(ResetError::Meanwhile(name.clone()));
+    }
+    let anew = made_anew(&plan.moves, &plan.topic_ids, &plan.shorter, &known);
+    said(projection, &anew, new_logs)?; // I5
     store::raise_emission(connection, name, &stood).await?; // I5
 
     generation::set_state(connection, name, old, State::Retired).await?;
     let new = generation::insert(connection, name, true, &live.schema_name, &made).await?;
     store::projection::set_live(connection, name, new).await?;
-    let anew = made_anew(plan, &stood);
     let begin: Vec<Stood> = plan
         .moves
         .iter()
-        .map(|it| begin(it, &plan.topic_ids, &stood, &anew))
+        .map(|it| begin(it, &plan.topic_ids, &known, &anew))
         .collect();
     position::begin(connection, name, new, &begin).await?;
     let left_out: Vec<Offsets> = begin.iter().zip(&plan.moves).map(left_out).collect();
@@ -409,7 +480,7 @@ async fn in_transaction(
         kind: "reset",
         projection: name,
         who,
-        arguments: json!({ "to": target.to_string() }),
+        arguments: json!({ "to": target.to_string(), "new_log": anew.keys().collect::<Vec<_>>() }),
         before: json!({ "generation": old, "definition": live.definition, "next_offset": offsets(&stood) }),
         after: json!({ "generation": new, "definition": made.definition, "next_offset": offsets(&begin) }),
     };
@@ -422,7 +493,7 @@ async fn in_transaction(
         operation,
         generation: new,
         moved: moved.collect(),
-        made_anew: anew.into_iter().collect(),
+        made_anew: anew.into_keys().collect(),
     })
 }
 
@@ -444,31 +515,53 @@ pub(super) async fn topic_ids(
 }
 
 /// Topics with a partition whose log ends before what was applied when it was asked for its end (I5).
-fn shorter(logs: &[(TopicPartition, Watermarks)], applied: &[Mark]) -> BTreeSet<String> {
-    let ends_before = |(partition, log): &&(TopicPartition, Watermarks)| {
-        let applied = applied.iter().find(|mark| mark.of() == *partition);
-        applied.is_some_and(|mark| mark.next_offset > log.high)
+fn shorter(logs: &[(TopicPartition, Watermarks)], known: &[Stood]) -> BTreeMap<String, String> {
+    let ends_before = |(partition, log): &(TopicPartition, Watermarks)| {
+        let next = find(known, partition)?.next_offset;
+        let why = || {
+            format!(
+                "{partition} ends at {}, and was read up to {next}",
+                log.high
+            )
+        };
+        (next > log.high).then(|| (partition.topic().to_owned(), why()))
     };
-    let shorter = logs.iter().filter(ends_before);
-    shorter
-        .map(|(partition, _)| partition.topic().to_owned())
-        .collect()
+    logs.iter().filter_map(ends_before).collect()
+}
+
+/// The incarnation that each topic is known under.
+fn incarnations(known: &[Stood]) -> BTreeMap<String, i32> {
+    let mut incarnations = BTreeMap::new();
+    for row in known {
+        let incarnation = incarnations.entry(row.topic.clone()).or_default();
+        *incarnation = row.incarnation.max(*incarnation);
+    }
+    incarnations
 }
 
 /// Topics that have another id than before, a log that is too short, or a partition that was found to be another
 /// log: deleted and made again, or overwritten. They are the next incarnation, with new message ids and a right to
 /// emit of their own (I5).
-fn made_anew(plan: &ResetPlan, stood: &[Stood]) -> BTreeSet<String> {
-    let mut anew = plan.shorter.clone();
-    for Move { partition, .. } in &plan.moves {
-        let Some(before) = find(stood, partition) else {
+fn made_anew(
+    moves: &[Move],
+    topic_ids: &TopicIds,
+    shorter: &BTreeMap<String, String>,
+    known: &[Stood],
+) -> BTreeMap<String, String> {
+    let mut anew = shorter.clone();
+    for Move { partition, .. } in moves {
+        let Some(before) = find(known, partition) else {
             continue;
         };
-        let present = plan.topic_ids.get(partition.topic()).copied().flatten();
-        let differs = before.topic_id.is_some() && present.is_some() && before.topic_id != present;
-        if differs || before.in_doubt {
-            anew.insert(partition.topic().to_owned());
-        }
+        let present = topic_ids.get(partition.topic()).copied().flatten();
+        let ids = before.topic_id.zip(present);
+        let other = ids.filter(|(before, present)| before != present);
+        let why = match other {
+            Some((before, present)) => format!("its id was {before} and is {present}"),
+            None if before.in_doubt => format!("{partition} was found to be another log"),
+            None => continue,
+        };
+        anew.insert(partition.topic().to_owned(), why);
     }
     anew
 }
@@ -477,18 +570,18 @@ fn made_anew(plan: &ResetPlan, stood: &[Stood]) -> BTreeSet<String> {
 fn begin(
     Move { partition, to, .. }: &Move,
     topic_ids: &TopicIds,
-    stood: &[Stood],
-    anew: &BTreeSet<String>,
+    known: &[Stood],
+    anew: &BTreeMap<String, String>,
 ) -> Stood {
-    let before = find(stood, partition);
+    let before = find(known, partition);
     // All partitions of a topic are of one incarnation; a partition that is new takes that of the others.
-    let of_topic = stood.iter().filter(|p| p.topic == partition.topic());
+    let of_topic = known.iter().filter(|p| p.topic == partition.topic());
     let incarnation = of_topic.map(|p| p.incarnation).max().unwrap_or(1);
     Stood {
         topic: partition.topic().to_owned(),
         partition: partition.partition(),
         next_offset: *to,
-        incarnation: incarnation + i32::from(anew.contains(partition.topic())),
+        incarnation: incarnation + i32::from(anew.contains_key(partition.topic())),
         topic_id: topic_ids.get(partition.topic()).copied().flatten(),
         epoch: before.map_or(0, |p| p.epoch),
         in_doubt: false,

@@ -1,4 +1,6 @@
 //! The first start of a projection: schema, tables, generation and all positions in one transaction.
+//!
+//! Records before where it begins keep their right to emit, as with a reset: no live generation has passed them.
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -9,7 +11,7 @@ use crate::kafka::{Cluster, ClusterError};
 use crate::projection::{Projection, Start};
 use crate::store::generation::{self, Made};
 use crate::store::schema::{self, Problem};
-use crate::store::{self, Timeouts, position, transaction};
+use crate::store::{self, Offsets, Timeouts, position, transaction};
 use crate::types::TopicPartition;
 
 /// Why a projection could not be started for the first time.
@@ -86,28 +88,41 @@ pub(super) async fn ensure(
     }
     // Asked before the transaction: no question to Kafka under a lock.
     let logs = cluster.logs(&projection.topics).await?;
-    let starts: Vec<(TopicPartition, i64)> = logs
+    let starts: Vec<Offsets> = logs
         .into_iter()
-        .map(|(partition, log)| match projection.start {
-            Start::Earliest => (partition, log.low),
-            Start::Latest => (partition, log.high),
+        .map(|(partition, log)| {
+            let begin = match projection.start {
+                Start::Earliest => log.low,
+                Start::Latest => log.high,
+            };
+            left_out(partition, log.low, begin)
         })
         .collect();
 
     make(connection, projection, &starts, timeouts).await
 }
 
-/// Makes the projection with these positions, unless another process was faster.
+/// What a projection that begins in the middle of a log leaves out of it.
+pub(super) fn left_out(partition: TopicPartition, low: i64, begin: i64) -> Offsets {
+    Offsets {
+        partition,
+        incarnation: 1,
+        from: low,
+        to: begin,
+    }
+}
+
+/// Makes the projection with positions behind what it leaves out, unless another process was faster.
 pub(super) async fn make(
     connection: &mut PgConnection,
     projection: &Projection,
-    starts: &[(TopicPartition, i64)],
+    left_out: &[Offsets],
     timeouts: &Timeouts,
 ) -> Result<bool, Error> {
     let search_path = transaction::search_path(&projection.name, &projection.search_path);
     let name = format!("tidegate start {}", projection.name);
     transaction::begin(connection, &search_path, &name, timeouts).await?;
-    let made = create(connection, projection, starts).await;
+    let made = create(connection, projection, left_out).await;
     match &made {
         Ok(true) => {
             failpoint::reach(failpoint::START_BEFORE_COMMIT);
@@ -122,7 +137,7 @@ pub(super) async fn make(
 async fn create(
     connection: &mut PgConnection,
     projection: &Projection,
-    starts: &[(TopicPartition, i64)],
+    left_out: &[Offsets],
 ) -> Result<bool, Error> {
     let name = &projection.name;
     transaction::lock_generation(connection, name).await?;
@@ -136,6 +151,9 @@ async fn create(
     }
     store::projection::insert(connection, name).await?;
     let number = generation::insert(connection, name, true, name, &made(projection)).await?;
-    position::insert(connection, name, number, starts).await?;
+    let start = |it: &Offsets| (it.partition.clone(), it.to);
+    let starts: Vec<_> = left_out.iter().map(start).collect();
+    position::insert(connection, name, number, &starts).await?;
+    store::leave_out_rights_to_emit(connection, name, left_out).await?; // I5
     Ok(true)
 }

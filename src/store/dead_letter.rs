@@ -204,7 +204,7 @@ pub(crate) async fn by_number(
 }
 
 /// Counts the waiting records that a generation does not meet which begins where `begin` says, in the log of that
-/// incarnation, and all of `thinned` topics; or those of one entity.
+/// incarnation, or that generation `built` has left out by a skip, and all of `thinned` topics; or those of one entity.
 pub(crate) async fn unreachable(
     connection: &mut PgConnection,
     projection: &str,
@@ -212,6 +212,7 @@ pub(crate) async fn unreachable(
     begin: &[(TopicPartition, i32, i64)],
     thinned: &[&str],
     entity: Option<&str>,
+    built: Option<i32>,
 ) -> Result<i64, Error> {
     let topic = |(partition, ..): &(TopicPartition, i32, i64)| partition.topic().to_owned();
     Ok(sqlx::query_scalar(UNREACHABLE)
@@ -233,6 +234,7 @@ pub(crate) async fn unreachable(
         .bind(begin.iter().map(|(.., first)| *first).collect::<Vec<_>>())
         .bind(thinned)
         .bind(entity)
+        .bind(built)
         .fetch_one(connection)
         .await?)
 }

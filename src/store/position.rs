@@ -23,6 +23,7 @@ const RESET: &str = include_str!("sql/position_reset.sql");
 const HISTORY: &str = include_str!("sql/position_history.sql");
 const BEGIN: &str = include_str!("sql/position_begin.sql");
 const MARKS: &str = include_str!("sql/position_marks.sql");
+const OF_LEFT_TOPICS: &str = include_str!("sql/position_of_left_topics.sql");
 
 /// The right to apply one partition, until somebody claims it or an operator acts on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -486,6 +487,20 @@ pub(crate) async fn reset(
         .await?)
 }
 
+/// Reads where topics stood when they were read last, that a generation does not read and others have. They come back
+/// under the incarnation that they had (I5).
+pub(crate) async fn of_left_topics(
+    connection: &mut PgConnection,
+    projection: &str,
+    generation: i32,
+) -> Result<Vec<Stood>, Error> {
+    Ok(sqlx::query_as(OF_LEFT_TOPICS)
+        .bind(projection)
+        .bind(generation)
+        .fetch_all(connection)
+        .await?)
+}
+
 /// Writes the positions of a new generation.
 pub(crate) async fn begin(
     connection: &mut PgConnection,
@@ -531,6 +546,19 @@ pub(crate) struct Mark {
 impl Mark {
     pub(crate) fn of(&self) -> TopicPartition {
         TopicPartition::new(&*self.topic, self.partition)
+    }
+
+    /// As it is, and nobody has locked it: the epoch says nothing.
+    pub(crate) fn stood(&self) -> Stood {
+        Stood {
+            topic: self.topic.clone(),
+            partition: self.partition,
+            next_offset: self.next_offset,
+            incarnation: self.incarnation,
+            topic_id: self.topic_id,
+            epoch: 0,
+            in_doubt: self.in_doubt,
+        }
     }
 }
 

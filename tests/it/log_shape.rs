@@ -288,6 +288,18 @@ fn a_position_beyond_the_end_has_no_lag() {
     assert_says(&cause, &["lies beyond the log's end, 50"]);
 }
 
+fn reset_new_log(topic: &str) -> [&str; 7] {
+    [
+        "reset",
+        "journal",
+        "--to",
+        "earliest",
+        "--new-log",
+        topic,
+        "--yes",
+    ]
+}
+
 // The service learns a topic's new id a little later than an operator who has just made it anew.
 #[test]
 fn a_reset_right_after_a_topic_was_made_anew_halts_nobody() {
@@ -296,9 +308,7 @@ fn a_reset_right_after_a_topic_was_made_anew_halts_nobody() {
     let process = world.start("a");
     world.assert_exact();
     make_anew(world.incoming(), 1);
-    world
-        .tidegate(&["reset", "journal", "--to", "earliest", "--yes"])
-        .expect(0);
+    world.tidegate(&reset_new_log(world.incoming())).expect(0);
     world.stream().produce(20);
     wait_until(LONG, "the new log is applied", || applied(&world) == 20);
     process.stop();
@@ -327,9 +337,7 @@ fn after_a_reset_records_of_another_log_send_their_messages() {
     let _process = world.start("b");
     let cause = world.wait_until_halted("journal", 0);
     println!("{cause}");
-    world
-        .tidegate(&["reset", "journal", "--to", "earliest", "--yes"])
-        .expect(0);
+    world.tidegate(&reset_new_log(world.incoming())).expect(0);
     wait_until(LONG, "the new log is applied", || applied(&world) == 120);
     println!("{before}");
     assert_eq!(messages() - before, 120);

@@ -119,6 +119,51 @@ fn what_was_skipped_live_can_be_skipped_in_a_build() {
     assert!(verified.contains("offsets 1 to 1"), "{verified}");
 }
 
+// I5, I6: what waits in the live generation would be out of sight behind a build that has left it out, and its message never
+// sent.
+#[test]
+fn a_build_that_has_skipped_what_waits_does_not_cut_over() {
+    let mut world = World::new(1, COPIES, &[COPIES_FILE]);
+    send(&world, &[1, 0, 2]);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    assert_eq!(world.parked(), 1);
+    process.stop();
+
+    world.change_projections("version = 1", "version = 2\non_failure = \"halt\"");
+    let halted = rebuild(&world, &["start", "copies"]).expect(70).stderr;
+    assert!(halted.contains("the build is halted"), "{halted}");
+    let partition = format!("{}/0", world.incoming());
+    let skip = [
+        "skip", "copies", &partition, "--to", "2", "--build", "--yes",
+    ];
+    world.tidegate(&skip).expect(0);
+    let cut_over = ["start", "copies", "--cut-over", "--yes"];
+    let refused = rebuild(&world, &cut_over).expect(70).stderr;
+    assert!(
+        refused.contains("1 dead letters wait") && refused.contains("the build has skipped"),
+        "{refused}"
+    );
+    assert_eq!(live(&world, "copies"), 1);
+    let rights = || -> i64 { world.db.one("SELECT count(*) FROM tidegate.unemitted") };
+    assert_eq!(rights(), 1);
+
+    let discard = [
+        "dead-letters",
+        "discard",
+        "copies",
+        "--why",
+        "none",
+        "--yes",
+    ];
+    let (old, new) = ("version = 1", "version = 2\non_failure = \"halt\"");
+    world.change_projections(new, old);
+    world.tidegate(&discard).expect(0);
+    world.change_projections(old, new);
+    rebuild(&world, &cut_over).expect(0);
+    assert_eq!(live(&world, "copies"), 2);
+}
+
 // I5: a log that has moved to another cluster is the same one for what is being built, and for former generations.
 #[test]
 fn a_log_that_is_the_same_is_so_for_builds_too() {

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::harness::{
-    LONG, Proxy, Trouble, Watch, World, make_anew, message_id, read_log, wait_until,
+    LONG, Proxy, Trouble, Watch, World, create_topic, delete, make_anew, message_id, read_log,
+    wait_until,
 };
 
 const PROJECTIONS: [&str; 3] = ["balances", "turnover", "journal"];
@@ -16,6 +17,18 @@ const PROJECTIONS: [&str; 3] = ["balances", "turnover", "journal"];
 fn reset(world: &World, projection: &str) {
     let done = world.tidegate(&["reset", projection, "--to", "earliest", "--yes"]);
     assert!(done.expect(0).stdout.contains("This empties all tables"));
+}
+
+/// With the projection's topic as another log than was read.
+fn reset_new_log(world: &World, projection: &str) -> String {
+    let (to, topic) = (["--to", "earliest"], world.incoming());
+    let command = [
+        &["reset", projection],
+        &to[..],
+        &["--new-log", topic, "--yes"],
+    ]
+    .concat();
+    world.tidegate(&command).expect(0).stdout
 }
 
 /// Where an operator's action found the positions, summed up, and the generation it began.
@@ -290,8 +303,18 @@ fn a_topic_made_anew_sends_messages_of_its_own() {
         assert!(cause.contains(words), "{words:?} in {cause:?}");
     }
     world.stream().produce(20);
-    let told = world.tidegate(&["reset", "copies", "--to", "earliest", "--yes"]);
+    // Not without a word.
+    let new_log = format!("--new-log {}", world.incoming());
+    let told = world.tidegate(&["reset", "copies", "--to", "earliest", "--dry-run"]);
     let told = told.expect(0).stdout;
+    for words in ["is taken for a new log (its id was", &new_log] {
+        assert!(told.contains(words), "{words:?} in {told}");
+    }
+    let refused = world.tidegate(&["reset", "copies", "--to", "earliest", "--yes"]);
+    let refused = refused.expect(70).stderr;
+    assert!(refused.contains(&new_log), "{refused}");
+    assert_eq!(world.outbox()[&stream].len(), 50);
+    let told = reset_new_log(&world, "copies");
     let words = format!("topic {} was made anew since", world.incoming());
     assert!(told.contains(&words), "{words:?} in {told}");
 
@@ -324,4 +347,110 @@ fn a_topic_made_anew_sends_messages_of_its_own() {
     assert!(!told.expect(0).stdout.contains("made anew"));
     world.wait_until_done(LONG);
     assert_eq!(world.outbox()[&stream].len(), 70);
+}
+
+// I5: a topic that was left out comes back as what it was, with the ids and the right to emit of that log, or as another one if
+// it has become that meanwhile.
+#[test]
+fn a_topic_that_comes_back_sends_nothing_twice() {
+    let setup = "CREATE TABLE copies (record_offset bigint NOT NULL)";
+    let mut world = World::new(1, COPIES, &[("copies.sql", setup)]);
+    let stream = format!("copies/{}/0", world.incoming());
+    let sent = |world: &World| {
+        let messages = world.outbox().remove(&stream).unwrap();
+        let ids: BTreeSet<Uuid> = messages.iter().map(|message| message.id).collect();
+        assert_eq!(ids.len(), messages.len(), "no id is there twice");
+        messages.len()
+    };
+    world.stream().produce(10);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    process.stop();
+    make_anew(world.incoming(), 1);
+    world.stream().produce(20);
+    reset_new_log(&world, "copies");
+    let process = world.start("b");
+    world.wait_until_done(LONG);
+    process.stop();
+    assert_eq!(sent(&world), 30);
+
+    let elsewhere = format!("{}-elsewhere", world.incoming());
+    create_topic(&elsewhere, 1);
+    let leave = |world: &mut World| {
+        world.change_projections("\"@in@\"", &format!("\"{elsewhere}\""));
+        reset(world, "copies");
+    };
+    let come_back =
+        |world: &mut World| world.change_projections(&format!("\"{elsewhere}\""), "\"@in@\"");
+    leave(&mut world);
+    come_back(&mut world);
+    reset(&world, "copies");
+    let process = world.start("c");
+    world.wait_until_done(LONG);
+    process.stop();
+    assert_eq!(sent(&world), 30);
+
+    leave(&mut world);
+    make_anew(world.incoming(), 1);
+    world.stream().produce(5);
+    come_back(&mut world);
+    let refused = world.tidegate(&["reset", "copies", "--to", "earliest", "--yes"]);
+    let refused = refused.expect(70).stderr;
+    assert!(refused.contains("--new-log"), "{refused}");
+    reset_new_log(&world, "copies");
+    let process = world.start("d");
+    world.wait_until_done(LONG);
+    process.stop();
+    assert_eq!(sent(&world), 35);
+    delete(&[&elsewhere], &[]);
+}
+
+// I5: of two operators who take a topic for a new log in the same moment, one has begun it, and the other looks again.
+#[test]
+fn a_new_log_is_begun_once() {
+    let setup = "CREATE TABLE copies (record_offset bigint NOT NULL)";
+    let world = World::new(1, COPIES, &[("copies.sql", setup)]);
+    world.stream().produce(50);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    process.stop();
+    make_anew(world.incoming(), 1);
+    world.stream().produce(20);
+    // Nothing but the log's end tells that it is another one.
+    world.db.run("UPDATE tidegate.position SET topic_id = NULL");
+    let mut session = world.db.session();
+    session.run("BEGIN");
+    session.run("SELECT FROM tidegate.projection FOR UPDATE");
+    let waiting = || -> i64 {
+        world.db.one(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+             AND application_name LIKE 'tidegate reset%' AND wait_event_type = 'Lock'",
+        )
+    };
+    let topic = world.incoming();
+    let command = [
+        "reset",
+        "copies",
+        "--to",
+        "earliest",
+        "--new-log",
+        topic,
+        "--yes",
+    ];
+    let mut codes = thread::scope(|scope| {
+        let resets = ["one", "two"].map(|name| {
+            let launch = world.launch(name);
+            let launch = launch.env("TIDEGATE__POSTGRES__LOCK_TIMEOUT", "60s");
+            scope.spawn(|| launch.output(&command))
+        });
+        wait_until(LONG, "both wait", || waiting() == 2);
+        session.run("COMMIT");
+        resets.map(|reset| reset.join().unwrap().code)
+    });
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 75]);
+    let found: i32 = world
+        .db
+        .one("SELECT max(incarnation) FROM tidegate.position");
+    assert_eq!(found, 2);
 }

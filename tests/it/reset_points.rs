@@ -117,6 +117,28 @@ fn what_a_reset_leaves_out_keeps_its_right_and_nothing_is_sent_twice() {
     world.tidegate(&["verify"]).expect(0);
 }
 
+// I5: a first start at the end leaves out what is older as a reset to there does: its messages are sent if a later one comes
+// back to it.
+#[test]
+fn what_a_first_start_leaves_out_keeps_its_right() {
+    let mut world = copies(1);
+    world.change_projections("begins_anywhere = true", "start = \"latest\"");
+    send(&world, &[1; 5]);
+    let process = world.start("a");
+    wait_until(LONG, "it has begun", || !world.positions().is_empty());
+    send(&world, &[1; 3]);
+    world.wait_until_done(LONG);
+    process.stop();
+    assert_eq!(copied(&world), (5..8).collect());
+    assert_eq!(rights(&world), [(0, 5)]);
+    reset(&world, "earliest");
+    let process = world.start("b");
+    world.wait_until_done(LONG);
+    process.stop();
+    assert_eq!(copied(&world), (0..8).collect());
+    assert_eq!(rights(&world), []);
+}
+
 // I5: a build reads what a reset has left out, if the projection wants all there is, and its messages wait for the
 // cut-over; one that may begin anywhere begins where the live generation did.
 #[test]

@@ -189,8 +189,16 @@ impl Rebuilder {
                 (mark.of(), mark.incarnation, first)
             })
             .collect();
-        self.of_letters(connection, live.generation, &begin, &[], &mut obstacles)
-            .await?;
+        let build = Some(new.number);
+        self.of_letters(
+            connection,
+            live.generation,
+            build,
+            &begin,
+            &[],
+            &mut obstacles,
+        )
+        .await?;
         if !obstacles.is_empty() {
             return Err(RebuildError::Obstacles(obstacles));
         }

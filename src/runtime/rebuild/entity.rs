@@ -101,8 +101,15 @@ impl Rebuilder {
                 .map(|p| (p.partition.clone(), p.incarnation, p.from))
                 .collect();
             let generation = live.generation;
-            self.of_letters(connection, generation, &begin, &compacted, &mut obstacles)
-                .await?;
+            self.of_letters(
+                connection,
+                generation,
+                None,
+                &begin,
+                &compacted,
+                &mut obstacles,
+            )
+            .await?;
         }
         self.of_tables(connection, &live, &mut obstacles).await?;
         for what in swap::missing_rights(connection, live.schema_oid).await? {

@@ -105,8 +105,15 @@ impl Rebuilder {
                 .map(|p| (p.partition.clone(), p.incarnation, p.from))
                 .collect();
             let generation = live.generation;
-            self.of_letters(connection, generation, &begin, &compacted, &mut obstacles)
-                .await?;
+            self.of_letters(
+                connection,
+                generation,
+                None,
+                &begin,
+                &compacted,
+                &mut obstacles,
+            )
+            .await?;
         }
         self.of_schema(connection, &live, &mut obstacles).await?;
         Ok(Plan {
@@ -227,23 +234,31 @@ impl Rebuilder {
         }
     }
 
-    /// A dead letter whose record the new generation does not meet would be out of sight after the cut-over, and its
+    /// A dead letter whose record the new generation does not meet, or has skipped, would be out of sight after the cut-over, and its
     /// message never sent (I5, I6).
     pub(super) async fn of_letters(
         &self,
         connection: &mut PgConnection,
         live: i32,
+        built: Option<i32>,
         begin: &[(TopicPartition, i32, i64)],
         compacted: &[&str],
         obstacles: &mut Vec<Obstacle>,
     ) -> Result<(), RebuildError> {
         let name = self.name();
-        let unreachable =
-            dead_letter::unreachable(connection, name, live, begin, compacted, self.entity())
-                .await?;
+        let unreachable = dead_letter::unreachable(
+            connection,
+            name,
+            live,
+            begin,
+            compacted,
+            self.entity(),
+            built,
+        )
+        .await?;
         if unreachable > 0 {
             obstacles.push(refused(
-                format!("{unreachable} dead letters wait whose records the log does not have any more, or may not have when they are read"),
+                format!("{unreachable} dead letters wait whose records the log does not have any more, or may not have when they are read, or which the build has skipped"),
                 format!("`tidegate dead-letters redrive {name}` or `discard` them first"),
             ));
         }

@@ -365,6 +365,6 @@ fn another_topic(
 /// What an operator can do about a log that is another one.
 pub(super) fn what_next(projection: &str, topic: &str) -> String {
     format!(
-        "`tidegate accept-topic {projection} {topic}` goes on with the new log from its beginning and keeps the tables; `tidegate reset {projection} --to earliest` empties them first."
+        "`tidegate accept-topic {projection} {topic}` goes on with the new log from its beginning and keeps the tables; `tidegate reset {projection} --to earliest --new-log {topic}` empties them first. Both send its messages under new ids; if it is the same log, `tidegate accept-topic {projection} {topic} --same-log` goes on."
     )
 }
