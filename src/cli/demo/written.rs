@@ -27,7 +27,7 @@ const SUBJECT: &str = "ledger.entries-value";
 /// Writes entries.
 pub(super) enum Written {
     Json,
-    Avro([Outgoing; 2]),
+    Avro(Box<[Outgoing; 2]>),
 }
 
 impl Written {
@@ -54,7 +54,7 @@ impl Written {
             version.settle(Some(id));
             versions.push(version);
         }
-        let versions = versions.try_into();
+        let versions = versions.into_boxed_slice().try_into();
         Ok(Self::Avro(
             versions.map_err(|_| failed("no schema".to_owned()))?,
         ))
@@ -85,7 +85,7 @@ mod tests {
             outgoing.settle(None);
             outgoing
         });
-        let written = Written::Avro(versions);
+        let written = Written::Avro(Box::new(versions));
         for (number, entry) in Ledger::new(1, 100).enumerate() {
             let value = written.value(&entry, number).unwrap();
             assert!(value.len() < entry.json("booked_at").len(), "{value:?}");
