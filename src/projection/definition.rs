@@ -300,7 +300,7 @@ impl Projection {
         Self::with_handler(name, version, topics, gate, Arc::new(Folded::new(fold)))
     }
 
-    /// The same with the gate in the state's row, which is about a third cheaper: the table has a further column,
+    /// The same with the gate in the state's row, which saves Postgres about a fifth: the table has a further column,
     /// `_sequence bigint NOT NULL`, which Tidegate reads and writes.
     ///
     /// A row that carries the gate must stay: a fold that returns no state halts its partition.
