@@ -183,7 +183,7 @@ async fn newest(
         };
         mark(group, events, &admissions, None, admitted);
     }
-    let initial = |group: &Group<'_>| initial(Gate::Newest, group, events);
+    let initial = |group: &Group<'_>| group.initial(Gate::Newest, events);
     one_by_one(connection, Gate::Newest, events, &slow, initial, admitted).await
 }
 
@@ -270,7 +270,7 @@ async fn next(
     store::gate::set(connection, &taken_back).await?;
     slow.sort_by_key(|group| group.entity);
     let gate = Gate::Next { first };
-    let initial = |group: &Group<'_>| initial(gate, group, events);
+    let initial = |group: &Group<'_>| group.initial(gate, events);
     one_by_one(connection, gate, events, &slow, initial, admitted).await
 }
 
@@ -293,14 +293,14 @@ async fn in_row(
     for group in groups {
         let carried = walk.sequence(group.entity);
         let before = Standing {
-            sequence: carried.unwrap_or_else(|| initial(gate, group, events)),
+            sequence: carried.unwrap_or_else(|| group.initial(gate, events)),
             parked: false,
         };
         if apart.contains(group.entity) {
             slow.push((group, before.sequence));
             continue;
         }
-        let (admissions, after) = decide(gate, before, group, events);
+        let (admissions, after) = group.decide(gate, before, events);
         match after.parked {
             false => {
                 mark(group, events, &admissions, None, admitted);
@@ -325,47 +325,75 @@ async fn in_row(
     Ok(())
 }
 
-/// Where the gate of an entity stands that was never met, before the first of these events.
-fn initial(gate: Gate, group: &Group<'_>, events: &Events<'_>) -> i64 {
+/// Where the gate of an entity stands that was never met, before the first event: of these sequences, if any will do.
+pub(super) fn initial(gate: Gate, known: impl IntoIterator<Item = i64>) -> i64 {
     match gate {
         Gate::None => 0,
         Gate::Newest => i64::MIN,
         Gate::Next {
             first: First::At(first),
         } => first.saturating_sub(1),
-        Gate::Next { first: First::Any } => {
-            let sequence = |event: &Ref| events.sequences[*event as usize];
-            gate::before_any(group.refs.iter().filter_map(sequence))
-        }
+        Gate::Next { first: First::Any } => gate::before_any(known),
     }
 }
 
-/// What becomes of an entity's events, and where its gate stands after them.
-fn decide(
+/// What becomes of an entity's events, and where its gate stands after them. `sequences` are theirs; under gate `next`
+/// those that were `given_up` are passed over.
+pub(super) fn decide(
     gate: Gate,
     standing: Standing,
-    group: &Group<'_>,
     events: &Events<'_>,
+    refs: &[Ref],
+    sequences: &[i64],
+    given_up: &BTreeSet<i64>,
 ) -> (Vec<Admission>, Standing) {
-    let rejected = |index: usize| events.rejected.contains_key(&group.refs[index]);
+    let rejected = |index: usize| events.rejected.contains_key(&refs[index]);
     match gate {
-        Gate::None => gate::none(standing, group.refs.len(), rejected),
+        Gate::None => gate::none(standing, refs.len(), rejected),
         Gate::Newest => {
             let previous = (standing.sequence > i64::MIN).then_some(standing.sequence);
-            gate::newest(previous, standing.parked, group.sequences, rejected)
+            gate::newest(previous, standing.parked, sequences, rejected)
         }
         Gate::Next { first } => {
             // Of its records none could be read so far.
             let begins = first == First::Any && standing.sequence == i64::MIN;
             let from = Standing {
                 sequence: match begins {
-                    true => initial(gate, group, events),
+                    true => initial(gate, readable(events, refs)),
                     false => standing.sequence,
                 },
                 ..standing
             };
-            gate::next(from, group.sequences, &BTreeSet::new(), rejected)
+            gate::next(from, sequences, given_up, rejected)
         }
+    }
+}
+
+/// The sequences that could be read.
+fn readable(events: &Events<'_>, refs: &[Ref]) -> impl Iterator<Item = i64> {
+    refs.iter()
+        .filter_map(|event| events.sequences[*event as usize])
+}
+
+impl Group<'_> {
+    fn decide(
+        &self,
+        gate: Gate,
+        standing: Standing,
+        events: &Events<'_>,
+    ) -> (Vec<Admission>, Standing) {
+        decide(
+            gate,
+            standing,
+            events,
+            self.refs,
+            self.sequences,
+            &BTreeSet::new(),
+        )
+    }
+
+    fn initial(&self, gate: Gate, events: &Events<'_>) -> i64 {
+        initial(gate, readable(events, self.refs))
     }
 }
 
@@ -388,7 +416,7 @@ async fn one_by_one(
     let stands = store::gate::lock(connection, &entities, &initial).await?;
     let mut moved = Vec::new();
     for (group, before) in groups.iter().zip(stands) {
-        let (admissions, after) = decide(gate, before, group, events);
+        let (admissions, after) = group.decide(gate, before, events);
         let gap_after = (!before.parked && is_next).then_some(before.sequence);
         mark(group, events, &admissions, gap_after, admitted);
         if is_next && before.parked && after.sequence != before.sequence {

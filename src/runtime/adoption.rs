@@ -8,13 +8,14 @@ use std::collections::BTreeSet;
 
 use sqlx::PgConnection;
 
+use super::admission::initial;
 use super::apply::Generation;
 use super::letters::AROUND_COMMIT;
 use super::redrive::{RedriveError, Redriver};
 use super::reposition::end;
 use crate::engine::gate::Standing;
 use crate::engine::parking::{Reason, Rejection};
-use crate::projection::{Events, First, Gate};
+use crate::projection::Events;
 use crate::store::dead_letter::{self, Adopted, Waits};
 use crate::store::{self, transaction};
 
@@ -90,13 +91,8 @@ impl Redriver<'_> {
             return Ok(Vec::new());
         }
         let sorted: Vec<&str> = entities.iter().copied().collect();
-        let initial = match self.projection.gate {
-            Gate::None => 0,
-            Gate::Newest | Gate::Next { first: First::Any } => i64::MIN,
-            Gate::Next {
-                first: First::At(first),
-            } => first.saturating_sub(1),
-        };
+        // Their sequences say nothing: what comes first is in the queue.
+        let initial = initial(self.projection.gate, []);
         let mut initial = vec![initial; sorted.len()];
         if let Some(gate_in) = &self.projection.gate_in {
             let rows = gate_in.read(connection, &sorted).await;

@@ -10,15 +10,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use sqlx::{Connection as _, PgConnection};
 
+use super::admission::decide;
 use super::adoption::refuse_strangers;
 use super::apply::{Failure, Generation, MessageStream, effects, failure_of, stays_inside};
 use super::claim::Role;
 use crate::codec::{Decoder, UnknownSchemas};
-use crate::engine::gate::{self, Admission, Standing};
+use crate::engine::gate::{Admission, Standing};
 use crate::engine::parking::Rejection;
 use crate::engine::redact::Secrets;
 use crate::failpoint;
-use crate::projection::{Emitted, Events, First, Gate, HandlerError, Outcome, Projection, Ref};
+use crate::projection::{Emitted, Events, Gate, HandlerError, Outcome, Projection, Ref};
 use crate::registry::Unavailable;
 use crate::store::dead_letter::{self, Waits};
 use crate::store::position::Expected;
@@ -530,7 +531,6 @@ impl Redriver<'_> {
             let refs = by_entity.get(entity).map_or(&[][..], Vec::as_slice);
             let sequence = |event: &Ref| events.sequences[*event as usize].unwrap_or(i64::MAX);
             let sequences: Vec<i64> = refs.iter().map(sequence).collect();
-            let rejected = |index: usize| events.rejected.contains_key(&refs[index]);
             let none = BTreeSet::new();
             let given_up = given_up.get(*entity).unwrap_or(&none);
             // The queue itself is what is behind the parked record.
@@ -538,24 +538,8 @@ impl Redriver<'_> {
                 parked: false,
                 ..*standing
             };
-            let (admissions, after) = match self.projection.gate {
-                Gate::None => gate::none(free, refs.len(), rejected),
-                Gate::Newest => {
-                    let previous = (free.sequence > i64::MIN).then_some(free.sequence);
-                    gate::newest(previous, false, &sequences, rejected)
-                }
-                Gate::Next { first: First::Any } if free.sequence == i64::MIN => {
-                    let known = refs
-                        .iter()
-                        .filter_map(|event| events.sequences[*event as usize]);
-                    let begin = Standing {
-                        sequence: gate::before_any(known),
-                        parked: false,
-                    };
-                    gate::next(begin, &sequences, given_up, rejected)
-                }
-                Gate::Next { .. } => gate::next(free, &sequences, given_up, rejected),
-            };
+            let gate = self.projection.gate;
+            let (admissions, after) = decide(gate, free, events, refs, &sequences, given_up);
             for (event, admission) in refs.iter().zip(admissions) {
                 match admission {
                     Admission::Admitted => {}
