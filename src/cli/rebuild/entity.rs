@@ -45,7 +45,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     let name = &named.projection;
     let rebuilder = rebuilder_of(&named, Some((&entity, partitions)), registry).await?;
     let mut connection = rebuilder.connect().await.map_err(failed)?;
-    let plan = rebuilder.plan_entity(&mut connection);
+    let plan = rebuilder.plan(&mut connection);
     let plan = plan.await.map_err(failed)?;
     show::partitions(&plan);
     let begun = rebuilder.begin(&mut connection, &plan, accept_truncated);

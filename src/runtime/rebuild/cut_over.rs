@@ -22,6 +22,7 @@ use crate::failpoint;
 use crate::store::generation::{self, State};
 use crate::store::operation::Operation;
 use crate::store::position::{self, Stood};
+use crate::store::projection::Live;
 use crate::store::{self, Timeouts, held, operation, outbox, schema, swap, transaction};
 
 /// How long the live generation is held up for the build to catch up, at most.
@@ -161,11 +162,12 @@ impl Rebuilder {
         ask.await.unwrap_or(false)
     }
 
-    async fn in_transaction(
+    /// Locks the build's generation, the live one being held, and the rows of both; they must be what they were.
+    pub(super) async fn lock_both(
         &self,
         connection: &mut PgConnection,
         builder: &Builder,
-    ) -> Result<(Uuid, String, usize), RebuildError> {
+    ) -> Result<Live, RebuildError> {
         let (name, new) = (self.name(), &builder.generation);
         let gone = || RebuildError::Gone {
             generation: new.number,
@@ -176,9 +178,19 @@ impl Rebuilder {
         };
         let building = generation::building(connection, name, new.number).await?;
         let building = building.ok_or_else(gone)?;
-        if live.generation != builder.live || building.schema_oid != new.schema_oid {
-            return Err(gone());
+        match live.generation == builder.live && building.schema_oid == new.schema_oid {
+            true => Ok(live),
+            false => Err(gone()),
         }
+    }
+
+    async fn in_transaction(
+        &self,
+        connection: &mut PgConnection,
+        builder: &Builder,
+    ) -> Result<(Uuid, String, usize), RebuildError> {
+        let (name, new) = (self.name(), &builder.generation);
+        let live = self.lock_both(connection, builder).await?;
         let mut obstacles = Vec::new();
         self.of_schema(connection, &live, &mut obstacles).await?;
         let marks = position::marks(connection, name, &[new.number]).await?;

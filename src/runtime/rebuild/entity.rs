@@ -17,14 +17,13 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::cut_over::{Hold, level};
-use super::plan::{of_logs, refused};
-use super::{Builder, Obstacle, Plan, Planned, RebuildError, Rebuilder};
+use super::plan::refused;
+use super::{Builder, Obstacle, RebuildError, Rebuilder};
 use crate::failpoint;
 use crate::projection::{First, Gate};
-use crate::runtime::reset::topic_ids;
 use crate::runtime::start::made;
 use crate::store::entity::{self, Generations, Rows, Table};
-use crate::store::generation::{self, Beside, State};
+use crate::store::generation::{self, State};
 use crate::store::operation::Operation;
 use crate::store::projection::Live;
 use crate::store::{
@@ -51,85 +50,8 @@ impl Rebuilder {
         self.projection.only.as_deref()
     }
 
-    /// Looks whether an entity can be made anew by itself, from all partitions or from some. Changes nothing.
-    pub(crate) async fn plan_entity(
-        &self,
-        connection: &mut PgConnection,
-    ) -> Result<Plan, RebuildError> {
-        let chosen = &self.projection.only_in;
-        let live = self.live(connection).await?;
-        let mut beside = generation::beside(connection, self.name()).await?;
-        let building = beside.iter().position(Beside::is_building);
-        let building = building.map(|at| beside.remove(at));
-        let marks = position::marks(connection, self.name(), &[live.generation]).await?;
-        let topics = &self.projection.topics;
-        let logs = self.service.cluster.logs(topics).await?;
-        let ids = topic_ids(&self.service.cluster, topics).await?;
-
-        let mut obstacles = Vec::new();
-        self.of_same_definition(&live, &mut obstacles);
-        obstacles.extend(of_logs(self.name(), &marks, &ids));
-        self.of_choice(chosen, &logs, &mut obstacles);
-        let mut partitions = Vec::new();
-        for mark in marks.iter().filter(|mark| topics.contains(&mark.topic)) {
-            let partition = mark.of();
-            let log = logs.iter().find(|(known, _)| *known == partition);
-            let Some((_, log)) = log else {
-                obstacles.push(refused(
-                    format!("{partition} is not in Kafka any more"),
-                    "`tidegate reset` makes the tables anew in place".to_owned(),
-                ));
-                continue;
-            };
-            partitions.push(match chosen.is_empty() || chosen.contains(&partition) {
-                true => self.planned(mark, *log, &mut obstacles),
-                // Followed from here on: the entity may come there yet.
-                false => Planned {
-                    partition,
-                    from: mark.next_offset,
-                    to: mark.next_offset,
-                    incarnation: mark.incarnation,
-                    topic_id: mark.topic_id,
-                },
-            });
-        }
-        let compacted = self.compacted().await?;
-        self.of_compaction(&compacted, &mut obstacles);
-        if building.is_none() {
-            let begin: Vec<_> = partitions
-                .iter()
-                .map(|p| (p.partition.clone(), p.incarnation, p.from))
-                .collect();
-            let generation = live.generation;
-            self.of_letters(
-                connection,
-                generation,
-                None,
-                &begin,
-                &compacted,
-                &mut obstacles,
-            )
-            .await?;
-        }
-        self.of_tables(connection, &live, &mut obstacles).await?;
-        for what in swap::missing_rights(connection, live.schema_oid).await? {
-            obstacles.push(refused(
-                format!("the role that is connected may not {what}"),
-                "grant it, or connect as another role".to_owned(),
-            ));
-        }
-        Ok(Plan {
-            live: live.generation,
-            building,
-            former: beside,
-            partitions,
-            size: swap::size(connection, live.schema_oid).await?,
-            obstacles,
-        })
-    }
-
     /// Rows go into tables that must be the same ones, and beside rows of the same handler.
-    fn of_same_definition(&self, live: &Live, obstacles: &mut Vec<Obstacle>) {
+    pub(super) fn of_same_definition(&self, live: &Live, obstacles: &mut Vec<Obstacle>) {
         let mut whole = (*self.projection).clone();
         whole.only = None;
         whole.only_in.clear();
@@ -150,7 +72,7 @@ impl Rebuilder {
 
     /// Only a gate that knows the first sequence tells that a partition was left out which the entity has been in: others
     /// see how far its events go, and not where they begin.
-    fn of_choice(
+    pub(super) fn of_choice(
         &self,
         chosen: &[TopicPartition],
         logs: &[(TopicPartition, crate::kafka::Watermarks)],
@@ -180,7 +102,7 @@ impl Rebuilder {
     }
 
     /// Whether each row of the live tables is said to be an entity's, and can be replaced.
-    async fn of_tables(
+    pub(super) async fn of_tables(
         &self,
         connection: &mut PgConnection,
         live: &Live,
@@ -283,18 +205,7 @@ impl Rebuilder {
     ) -> Result<Replaced, RebuildError> {
         let (name, new) = (self.name(), &builder.generation);
         let entity = self.entity().unwrap_or_default();
-        let gone = || RebuildError::Gone {
-            generation: new.number,
-        };
-        transaction::lock_generation(connection, &new.schema_name).await?;
-        let Some(live) = store::projection::lock(connection, name).await? else {
-            return Err(RebuildError::NotStarted(name.to_owned()));
-        };
-        let building = generation::building(connection, name, new.number).await?;
-        let building = building.ok_or_else(gone)?;
-        if live.generation != builder.live || building.schema_oid != new.schema_oid {
-            return Err(gone());
-        }
+        let live = self.lock_both(connection, builder).await?;
         // I5: whatever runs here sends nothing.
         transaction::forbid_emit(connection).await?;
         let mut obstacles = Vec::new();

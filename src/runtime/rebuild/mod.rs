@@ -36,7 +36,6 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use abandon::Aside;
 pub(crate) use builder::{Builder, Progress, Share};
-use plan::Planned;
 pub(crate) use plan::{Obstacle, Plan};
 pub(crate) use verify::Verified;
 

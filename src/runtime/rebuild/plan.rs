@@ -70,7 +70,7 @@ impl Plan {
 }
 
 impl Rebuilder {
-    /// Looks at definition, logs and schema. Changes nothing.
+    /// Looks at definition, logs and schema, for all tables or for the rows of one entity. Changes nothing.
     pub(crate) async fn plan(&self, connection: &mut PgConnection) -> Result<Plan, RebuildError> {
         let live = self.live(connection).await?;
         let mut beside = generation::beside(connection, self.name()).await?;
@@ -82,8 +82,14 @@ impl Rebuilder {
         let ids = topic_ids(&self.service.cluster, topics).await?;
 
         let mut obstacles = Vec::new();
-        self.of_definition(&live, &marks, &mut obstacles);
+        match self.entity() {
+            None => self.of_definition(&live, &marks, &mut obstacles),
+            Some(_) => self.of_same_definition(&live, &mut obstacles),
+        }
         obstacles.extend(of_logs(self.name(), &marks, &ids));
+        // Only an entity may be read from some of the partitions alone.
+        let chosen = &self.projection.only_in;
+        self.of_choice(chosen, &logs, &mut obstacles);
         let mut partitions = Vec::new();
         for mark in marks.iter().filter(|mark| topics.contains(&mark.topic)) {
             let partition = mark.of();
@@ -95,7 +101,17 @@ impl Rebuilder {
                 ));
                 continue;
             };
-            partitions.push(self.planned(mark, *log, &mut obstacles));
+            partitions.push(match chosen.is_empty() || chosen.contains(&partition) {
+                true => self.planned(mark, *log, &mut obstacles),
+                // Followed from here on: the entity may come there yet.
+                false => Planned {
+                    partition,
+                    from: mark.next_offset,
+                    to: mark.next_offset,
+                    incarnation: mark.incarnation,
+                    topic_id: mark.topic_id,
+                },
+            });
         }
         let compacted = self.compacted().await?;
         self.of_compaction(&compacted, &mut obstacles);
@@ -115,7 +131,13 @@ impl Rebuilder {
             )
             .await?;
         }
-        self.of_schema(connection, &live, &mut obstacles).await?;
+        match self.entity() {
+            None => self.of_schema(connection, &live, &mut obstacles).await?,
+            Some(_) => {
+                self.of_tables(connection, &live, &mut obstacles).await?;
+                self.of_rights(connection, &live, &mut obstacles).await?;
+            }
+        }
         Ok(Plan {
             live: live.generation,
             building,
@@ -272,16 +294,26 @@ impl Rebuilder {
         live: &Live,
         obstacles: &mut Vec<Obstacle>,
     ) -> Result<(), RebuildError> {
-        for what in swap::missing_rights(connection, live.schema_oid).await? {
-            obstacles.push(refused(
-                format!("the role that is connected may not {what}"),
-                "grant it, or connect as another role".to_owned(),
-            ));
-        }
+        self.of_rights(connection, live, obstacles).await?;
         for dependent in swap::dependents(connection, live.schema_oid).await? {
             obstacles.push(refused(
                 format!("{dependent} depends on the live tables, and would stay with them when others take their place"),
                 "drop it, and make it again after the cut-over".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    async fn of_rights(
+        &self,
+        connection: &mut PgConnection,
+        live: &Live,
+        obstacles: &mut Vec<Obstacle>,
+    ) -> Result<(), RebuildError> {
+        for what in swap::missing_rights(connection, live.schema_oid).await? {
+            obstacles.push(refused(
+                format!("the role that is connected may not {what}"),
+                "grant it, or connect as another role".to_owned(),
             ));
         }
         Ok(())
