@@ -212,7 +212,8 @@ impl Rebuilder {
         who: String,
         stop: CancellationToken,
     ) -> Result<Self, RunError> {
-        let service = Service::new(config, 1, Board::new(false), stop)?;
+        // What its writers say is shown as progress.
+        let service = Service::new(config, 1, Board::new(true), stop)?;
         service.check_version().await?;
         Ok(Self {
             service: Arc::new(service),
