@@ -12,7 +12,7 @@ use crate::harness::{
     wait_until,
 };
 
-const NEXT_VERSION: (&str, &str) = (
+pub(crate) const NEXT_VERSION: (&str, &str) = (
     "[projections.balances]",
     "[projections.balances]\nversion = 2",
 );
@@ -33,7 +33,7 @@ pub(crate) fn live(world: &World, projection: &str) -> i32 {
 }
 
 /// The schemas that a projection's generations have.
-fn schemas(world: &World, projection: &str) -> Vec<String> {
+pub(crate) fn schemas(world: &World, projection: &str) -> Vec<String> {
     let rows: Vec<(String,)> = world.db.rows(&format!(
         "SELECT nspname::text FROM pg_namespace WHERE nspname ~ '^{projection}(__g\\d+)?$' ORDER BY 1"
     ));
@@ -41,13 +41,13 @@ fn schemas(world: &World, projection: &str) -> Vec<String> {
 }
 
 /// Somebody who reads a table all the time: neither an error, nor less than before.
-struct Reader {
+pub(crate) struct Reader {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<(u32, Duration)>,
 }
 
 impl Reader {
-    fn of(world: &World, query: &str) -> Self {
+    pub(crate) fn of(world: &World, query: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let (url, query) = (world.db.url(), query.to_owned());
@@ -66,7 +66,7 @@ impl Reader {
         Self { stop, thread }
     }
 
-    fn finish(self) {
+    pub(crate) fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         let (reads, longest) = self.thread.join().unwrap();
         eprintln!("{reads} reads, the longest took {longest:?}");
