@@ -180,8 +180,8 @@ pub(crate) struct Snapshot {
     /// What has not started yet, since when, and why.
     pub(crate) starting: BTreeMap<String, (Instant, String)>,
     pub(crate) stopping: bool,
-    /// Projections whose tables for this process' definition are being built, and since when.
-    pub(crate) awaiting: BTreeMap<String, Instant>,
+    /// Projections whose group this process stays out of, since the tables for its definition are not live, and since when.
+    pub(crate) out_of_group: BTreeMap<String, Instant>,
     pub(crate) partitions: BTreeMap<(String, TopicPartition), View>,
     /// None until it was asked for the first time.
     pub(crate) database: Option<Dependency>,
@@ -199,7 +199,7 @@ pub(crate) struct Snapshot {
 struct Seen {
     starting: BTreeMap<String, (Instant, String)>,
     stopping: bool,
-    awaiting: BTreeMap<String, Instant>,
+    out_of_group: BTreeMap<String, Instant>,
     /// By projection, so that writers find theirs without a new name.
     partitions: BTreeMap<String, BTreeMap<TopicPartition, View>>,
     database: Option<Dependency>,
@@ -248,7 +248,7 @@ impl Board {
             seen: Arc::new(Mutex::new(Seen {
                 starting: BTreeMap::from([service]),
                 stopping: false,
-                awaiting: BTreeMap::new(),
+                out_of_group: BTreeMap::new(),
                 partitions: BTreeMap::new(),
                 database: None,
                 kafka: None,
@@ -282,14 +282,16 @@ impl Board {
         self.seen().stopping = true;
     }
 
-    /// The tables for this process' definition are being built; until they are live it does nothing.
-    pub(crate) fn awaits_build(&self, projection: &str) {
+    /// The tables for this process' definition are not live; until they are it does nothing.
+    pub(crate) fn out_of_group(&self, projection: &str) {
         let since = Instant::now();
-        self.seen().awaiting.insert(projection.to_owned(), since);
+        self.seen()
+            .out_of_group
+            .insert(projection.to_owned(), since);
     }
 
-    pub(crate) fn build_is_over(&self, projection: &str) {
-        self.seen().awaiting.remove(projection);
+    pub(crate) fn in_group(&self, projection: &str) {
+        self.seen().out_of_group.remove(projection);
     }
 
     /// A writer of this projection lives as long as what is returned.
@@ -473,7 +475,7 @@ impl Board {
             clock: Utc::now(),
             starting: seen.starting.clone(),
             stopping: seen.stopping,
-            awaiting: seen.awaiting.clone(),
+            out_of_group: seen.out_of_group.clone(),
             partitions: partitions.collect(),
             database: seen.database.clone(),
             kafka: seen.kafka.clone(),

@@ -160,16 +160,16 @@ fn a_dependency_that_is_away_makes_unable_until_it_is_back() {
 }
 
 #[test]
-fn whoever_waits_for_its_tables_is_not_ready_and_no_stall() {
+fn whoever_is_out_of_the_group_is_not_ready_and_no_stall() {
     let board = Board::new(true);
     board.started("service");
-    board.awaits_build("p");
+    board.out_of_group("p");
     let mut seen = board.snapshot();
     let long_ago = Instant::now().checked_sub(PATIENCE * 2).unwrap();
-    seen.awaiting.insert("p".to_owned(), long_ago);
-    assert_eq!(verdict().unable(&seen)[0].code, "building");
+    seen.out_of_group.insert("p".to_owned(), long_ago);
+    assert_eq!(verdict().unable(&seen)[0].code, "not_live");
     assert!(verdict().stalled(&seen).is_empty());
-    board.build_is_over("p");
+    board.in_group("p");
     assert!(verdict().unable(&board.snapshot()).is_empty());
 }
 

@@ -80,12 +80,12 @@ impl Verdict {
             };
             reasons.push(whole("starting", text, *since));
         }
-        for (projection, since) in &seen.awaiting {
-            let text = "its tables are being built; it takes part when they are live".to_owned();
+        for (projection, since) in &seen.out_of_group {
+            let text = "the tables for this process' definition are not live: they are being built, or others have taken their place".to_owned();
             let projection = Some(projection.clone());
             reasons.push(Reason {
                 projection,
-                ..whole("building", text, *since)
+                ..whole("not_live", text, *since)
             });
         }
         for (code, dependency) in [

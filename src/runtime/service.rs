@@ -372,7 +372,8 @@ impl Service {
         }
     }
 
-    /// Waits outside of the group while the tables for this process' definition are built and others are live.
+    /// Waits outside of the group while the tables for this process' definition are being built, or others have taken their
+    /// place.
     async fn stay_out(&self, projection: &str, aside: &mut watch::Receiver<OutOfGroup>) {
         let is_known = |aside: &OutOfGroup| aside.as_ref().map(|names| names.contains(projection));
         let mut waits = false;
@@ -381,10 +382,10 @@ impl Service {
                 Some(false) => break,
                 Some(true) if !waits => {
                     waits = true;
-                    self.board.awaits_build(projection);
-                    info!(
+                    self.board.out_of_group(projection);
+                    warn!(
                         projection,
-                        "the tables for this process' definition are being built; out of the group until they are live"
+                        "not claimed: the live tables are of another definition than this process has, and its own are being built or were live before (`tidegate rebuild status` tells); out of the group until they are live"
                     );
                 }
                 _ => {}
@@ -393,11 +394,10 @@ impl Service {
                 std::future::pending::<()>().await; // told to stop
             }
         }
-        self.board.build_is_over(projection);
+        self.board.in_group(projection);
     }
 
-    /// From joining the group to leaving it; well if that is because the tables for this process' definition are being
-    /// built.
+    /// From joining the group to leaving it; well if that is because the tables for this process' definition are not live.
     async fn be_member(
         &self,
         projection: &Arc<Projection>,

@@ -155,10 +155,10 @@ pub(crate) const REBUILD_HALTED: Metric = of_now(
     PROJECTION,
     "1 if a rebuild that was left to the service does not go on by itself, 0 if it does",
 );
-pub(crate) const AWAITS_BUILD: Metric = of_now(
-    "tidegate_awaits_build",
+pub(crate) const OUT_OF_GROUP: Metric = of_now(
+    "tidegate_out_of_group",
     PROJECTION,
-    "1 if this process stays out of the group until the tables for its definition are live",
+    "1 if this process stays out of the group, since the tables for its definition are not live",
 );
 pub(crate) const PARKED_RECORDS: Metric = of_now(
     "tidegate_parked_records",
@@ -356,7 +356,7 @@ pub(crate) const ALL: &[Metric] = &[
     REBUILD_DONE_RECORDS,
     REBUILD_LEFT_RECORDS,
     REBUILD_HALTED,
-    AWAITS_BUILD,
+    OUT_OF_GROUP,
     PARKED_RECORDS,
     PARKED_OLDEST_AGE_SECONDS,
     OUTBOX_UNSENT_MESSAGES,

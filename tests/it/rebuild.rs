@@ -111,7 +111,7 @@ fn a_rebuild_under_load_reaches_the_same_rows_and_sends_nothing_again() {
     assert_eq!(live(&world, "balances"), 2);
     assert_eq!(schemas(&world, "balances"), ["balances", "balances__g1"]);
 
-    // The old ones wait, and say why; they hold nothing up but what the group has given them.
+    // The old ones say why they do nothing any more, and leave the group.
     first.wait_for_log(LONG, &["not claimed", "another definition", "rebuild"]);
     let _third = start(&world, "third");
     first.stop();

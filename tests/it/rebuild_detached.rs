@@ -80,9 +80,9 @@ fn a_new_version_is_built_by_its_first_process_while_the_old_ones_go_on() {
     // Nobody has its definition.
     assert!(!builds(&first) && !builds(&second));
     let third = Asked::start(slow(&world, "third"));
-    third.wait_for("/readyz", Some("building"));
+    third.wait_for("/readyz", Some("not_live"));
     assert_eq!(
-        third.sum("tidegate_awaits_build{projection=\"balances\"}"),
+        third.sum("tidegate_out_of_group{projection=\"balances\"}"),
         1.0
     );
     wait_until(LONG, "some is built", || built(&world, "balances") > 100);
@@ -99,11 +99,12 @@ fn a_new_version_is_built_by_its_first_process_while_the_old_ones_go_on() {
         .process()
         .wait_for_log(LONG, &["cut over", "pause_ms"]);
     third.wait_for("/readyz", None);
-    first.stop();
-    second.stop();
-    wait_until(LONG, "it goes on", || {
+    // Nothing has to be replaced before it has all partitions.
+    wait_until(LONG, "the old ones are out of the group", || {
         world.owned_by("balances", third.process()) == 4
     });
+    first.stop();
+    second.stop();
     feeder.finish();
     world.assert_exact();
     watch.assert_only_grown();

@@ -12,8 +12,8 @@ use super::log::{QUIET_LOG, log_text};
 use super::output::{counted, number};
 use super::run::stop_on_signals;
 use super::{
-    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, database_itself,
-    projections, who,
+    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, can_ask, confirmed,
+    database_itself, projections, who,
 };
 use crate::projection::Registry;
 use crate::runtime::{Aside, Builder, RebuildError, Rebuilder, Standing};
@@ -169,6 +169,9 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
             }
         }
         Command::CutOver(CutOver { named, yes }) => {
+            if !yes.yes {
+                can_ask()?;
+            }
             let rebuilder = rebuilder(&named, registry).await?;
             let mut builder = go_on(&rebuilder).await?;
             let done = compare_and_cut_over(&rebuilder, &mut builder, &named.projection, yes).await;
@@ -189,6 +192,9 @@ async fn begin(start: Start, registry: Registry) -> Done {
         detach,
         yes,
     } = start;
+    if cut_over && !yes.yes {
+        can_ask()?;
+    }
     let name = &named.projection;
     let detached = detach.then_some(match (cut_over, yes.accept_differences) {
         (false, _) => Detached::Build,
@@ -245,7 +251,7 @@ async fn build(rebuilder: &Rebuilder) -> Result<Builder, Failed> {
     let mut connection = rebuilder.connect().await.map_err(failed)?;
     let building = rebuilder.building(&mut connection).await.map_err(failed)?;
     if building.detached().is_some() {
-        println!("the service has been told to build it, and lets go of it for this command");
+        println!("the service has been told to build it, and lets go of it");
     }
     rebuilder.build(building).await.map_err(failed)
 }
@@ -332,6 +338,9 @@ async fn roll_back(rollback: Rollback, registry: Registry) -> Done {
         let standing = rebuilder.standing(&mut connection).await.map_err(failed)?;
         return Err(which(name, &standing));
     };
+    if !rollback.yes {
+        can_ask()?;
+    }
     let former = rebuilder.go_back(&mut connection, to);
     let Some(former) = former.await.map_err(failed)? else {
         println!("generation {to} of `{name}` is live already; nothing was changed");

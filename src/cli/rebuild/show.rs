@@ -34,7 +34,7 @@ pub(super) fn plan(name: &str, plan: &Plan) {
 /// How somebody goes on who has left a build to the service.
 pub(super) fn left_to_the_service(name: &str) {
     println!(
-        "The service builds it: one process of `tidegate run` that has this configuration, beside its live work.
+        "The service builds it: one process of `tidegate run` with this configuration, beside its live work.
   tidegate rebuild status {name}     how far it is, and what is in its way
   tidegate rebuild start {name}      takes it back, and goes on here
   tidegate rebuild cut-over {name}   compares and cuts over once it has caught up
@@ -52,7 +52,7 @@ fn service(beside: &Beside, taken: bool) -> Option<String> {
     let who = match taken {
         true => "",
         false => {
-            "; no process does at the moment: it takes one of `tidegate run` that has its configuration"
+            "; no process does at the moment: it takes one of `tidegate run` with its configuration"
         }
     };
     let trouble = match &*beside.trouble {

@@ -9,8 +9,8 @@
 //! with it is written down where it is asked for, and tried again. A build that has caught up is kept so until somebody
 //! cuts over.
 //!
-//! A process whose definition is being built, while another one is live, has nothing to apply yet. It stays out of its
-//! group until then: partitions that it were given there would stand still.
+//! A process whose tables are being built, or were live before, while those of another definition are, has nothing to
+//! apply. It stays out of its group meanwhile: partitions that it were given there would stand still.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -95,13 +95,17 @@ impl Builds {
         let mut aside = BTreeSet::new();
         for projection in &self.projections {
             let name = &projection.name;
-            let Some(build) = under_way.iter().find(|build| build.projection == *name) else {
-                continue;
-            };
             let definition = projection.definition();
-            if build.made.definition == definition && build.live_definition != definition {
+            let mut of_it = under_way.iter().filter(|of| of.projection == *name);
+            let is_aside = |of: &UnderWay| {
+                of.made.definition == definition && of.live_definition != definition
+            };
+            if of_it.clone().any(is_aside) {
                 aside.insert(name.clone());
             }
+            let Some(build) = of_it.find(|of| of.is_building()) else {
+                continue;
+            };
             if let Some(ended) = mine.remove(name) {
                 if !ended.is_finished() {
                     mine.insert(name.clone(), ended);

@@ -73,6 +73,15 @@ pub(crate) enum RebuildError {
         mine: String,
     },
     #[error(
+        "generation {generation} of `{projection}` was built by another definition ({stored}) than this process has ({mine}); it takes the configuration, or the binary, of that time"
+    )]
+    FormerDefinition {
+        projection: String,
+        generation: i32,
+        stored: String,
+        mine: String,
+    },
+    #[error(
         "generation {generation} of `{projection}` was made by another setup or other statements than this process has. Go on with the configuration that it was begun with, or `tidegate rebuild abandon {projection}`"
     )]
     OtherStatements { projection: String, generation: i32 },
@@ -334,11 +343,20 @@ impl Rebuilder {
             _ => {}
         }
         if beside.definition != mine.definition {
-            return Err(RebuildError::OtherDefinition {
-                projection,
-                generation,
-                stored: beside.definition.clone(),
-                mine: mine.definition,
+            let (stored, mine) = (beside.definition.clone(), mine.definition);
+            return Err(match beside.is_building() {
+                true => RebuildError::OtherDefinition {
+                    projection,
+                    generation,
+                    stored,
+                    mine,
+                },
+                false => RebuildError::FormerDefinition {
+                    projection,
+                    generation,
+                    stored,
+                    mine,
+                },
             });
         }
         let other_statements =
