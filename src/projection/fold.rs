@@ -7,18 +7,20 @@
 //! There is deliberately neither a connection nor an `async` in a fold: what it may know is the state and the event.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgHasArrayType, PgRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Encode, FromRow, Postgres, Row as _, Type};
+use tracing::info;
 
-use super::bulk::{Bulk, Fields, Statements, States, is_plain, types};
+use super::bulk::{Bulk, Fields, Statements, States, types};
 use super::context::Context;
 use super::definition::Gate;
 use super::events::{Batch, Event, Ref};
-use super::gate_in::{GateIn, SEQUENCE};
+use super::exact::Exact;
+use super::gate_in::{GateIn, GateRows, SEQUENCE};
 use super::handler::{Handler, HandlerError};
 use crate::engine::Class;
 use crate::types::Message;
@@ -84,7 +86,8 @@ pub trait Fold: Send + Sync + 'static {
 /// What is kept of an entity: a row of a table that the projection's setup creates.
 ///
 /// It is read by [`FromRow`], by the names of its fields, and written by [`columns`](Self::columns), so the two must
-/// name the same columns. For a state that is a document, one `jsonb` column will do: `#[sqlx(json)]` on the field, and
+/// name the same columns. Where a column rounds or cuts, or a trigger changes the row, the state is read back after each
+/// event of its entity; what it loses on its way to the column, such as nanoseconds, it should not have. For a state that is a document, one `jsonb` column will do: `#[sqlx(json)]` on the field, and
 /// [`sqlx::types::Json`] around the value.
 pub trait State: for<'r> FromRow<'r, PgRow> + Send + Sync + 'static {
     /// The table, in the projection's schema.
@@ -195,6 +198,9 @@ impl Messages {
 /// A [`Fold`] behind a pointer, with its statements.
 pub(crate) struct Folded<F> {
     pub(super) fold: Arc<F>,
+    pub(super) exact: Exact,
+    /// Its answer, for all tables that this process's setup makes.
+    is_exact: OnceLock<bool>,
     load: Arc<str>,
     store: Arc<str>,
     delete: Arc<str>,
@@ -279,6 +285,7 @@ impl<F: Fold> Folded<F> {
         )
         .into();
         let delete: Arc<str> = format!("DELETE FROM {table} WHERE {key} = ANY ($1)").into();
+        let exact = Exact::new(&table, F::State::KEY, &columns.names);
         let bulk = Statements {
             load: Arc::clone(&load),
             store: Arc::clone(&store),
@@ -286,7 +293,6 @@ impl<F: Fold> Folded<F> {
             copy: format!("COPY {table} ({key}{listed}) FROM STDIN WITH (FORMAT binary)").into(),
             columns: columns.names,
             types: types(&table),
-            is_plain: is_plain(&table),
             is_empty: format!(
                 "SELECT NOT EXISTS (SELECT FROM {table}) AND NOT EXISTS (SELECT FROM _gate)"
             )
@@ -294,6 +300,8 @@ impl<F: Fold> Folded<F> {
         };
         Self {
             fold: Arc::new(fold),
+            exact,
+            is_exact: OnceLock::new(),
             bulk: Arc::new(bulk),
             load,
             store,
@@ -315,7 +323,54 @@ impl<F: Fold> Folded<F> {
         self.gate_in.clone()
     }
 
+    /// Where the table may make another row of a state, it is read back after each event of an entity: or it would matter where
+    /// batches are cut.
     async fn apply_batch(
+        &self,
+        ctx: &mut Context<'_>,
+        batch: &Batch<'_>,
+    ) -> Result<(), HandlerError> {
+        if self.is_exact(ctx).await? {
+            return self.apply_at_once(ctx, batch).await;
+        }
+        let mut rest: Vec<(&str, &[Ref])> = entities(batch).collect();
+        let mut gate_rows: Option<GateRows> = None;
+        while !rest.is_empty() {
+            let by_entity: Vec<Ref> = rest.iter().map(|(_, refs)| refs[0]).collect();
+            let round = Batch {
+                by_entity: &by_entity,
+                gate_rows: gate_rows.as_ref().or(batch.gate_rows),
+                ..*batch
+            };
+            self.apply_at_once(ctx, &round).await?;
+            rest.retain_mut(|(_, refs)| {
+                *refs = &refs[1..];
+                !refs.is_empty()
+            });
+            if batch.gate_rows.is_some() && !rest.is_empty() {
+                let entities: Vec<&str> = rest.iter().map(|(entity, _)| *entity).collect();
+                gate_rows = Some(self.gate_in.read(ctx.connection(), &entities).await?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_exact(&self, ctx: &mut Context<'_>) -> Result<bool, HandlerError> {
+        if let Some(known) = self.is_exact.get() {
+            return Ok(*known);
+        }
+        let why_not = self.exact.why_not(ctx.connection()).await?;
+        if let Some(why) = &why_not {
+            let table = F::State::TABLE;
+            info!(
+                table,
+                why, "states are read back after each event of an entity"
+            );
+        }
+        Ok(*self.is_exact.get_or_init(|| why_not.is_none()))
+    }
+
+    async fn apply_at_once(
         &self,
         ctx: &mut Context<'_>,
         batch: &Batch<'_>,
