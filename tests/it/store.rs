@@ -112,6 +112,43 @@ fn a_row_that_the_gate_inserts_is_told_from_one_it_updates() {
     assert_eq!(joined, [("known".to_owned(), Some(8), false)]);
 }
 
+// Whoever waits for an operator's action reads what that has made live, and does not take the projection for one that was
+// never started.
+#[test]
+fn who_waits_for_a_reset_finds_the_generation_that_it_has_begun() {
+    for file in ["projection_lock.sql", "projection_share.sql"] {
+        let world = prepared();
+        world.db.run(
+            "INSERT INTO tidegate.projection VALUES ('p', 1);
+             INSERT INTO tidegate.generation VALUES ('p', 1, 'live', 'p', 0, '', '')",
+        );
+        let of_p = |file: &str| statement(file).replace("$1", "'p'");
+        let (lock, live) = (of_p(file), of_p("projection_live.sql"));
+        let mut reset = session(&world.db);
+        reset.run("BEGIN");
+        reset.run(&of_p("projection_lock.sql"));
+        reset.run(
+            "UPDATE tidegate.generation SET state = 'retired';
+             INSERT INTO tidegate.generation VALUES ('p', 2, 'live', 'p', 0, '', '');
+             UPDATE tidegate.projection SET live_generation = 2",
+        );
+        let mut second = session(&world.db);
+        let pid: i32 = second.one("SELECT pg_backend_pid()");
+        let waiting = thread::spawn(move || {
+            second.run("BEGIN");
+            second.run(&lock);
+            second.rows::<(i32,)>(&format!("WITH l AS ({live}) SELECT generation FROM l"))
+        });
+        wait_until(LONG, "the second waits for the reset", || {
+            world
+                .db
+                .one(&format!("SELECT cardinality(pg_blocking_pids({pid})) > 0"))
+        });
+        reset.run("COMMIT");
+        assert_eq!(waiting.join().unwrap(), [(2,)], "{file}");
+    }
+}
+
 /// Two transactions bring the same event. The second must wait for the first, and then be told what
 /// has become of it.
 fn race(
