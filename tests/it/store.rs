@@ -149,6 +149,37 @@ fn who_waits_for_a_reset_finds_the_generation_that_it_has_begun() {
     }
 }
 
+// I10: one entity at the highest sequence must not keep the others from following.
+#[test]
+fn a_gate_at_the_highest_sequence_stops_no_other_from_being_drained() {
+    let world = prepared();
+    let letter = |entity: &str, sequence: &str, offset: i64| {
+        format!(
+            "INSERT INTO tidegate.dead_letter (projection, generation, topic, incarnation, partition, record_offset, entity,
+                                               sequence, header_names, header_values, reason, detail)
+             VALUES ('p', 1, 't', 1, 0, {offset}, '{entity}', {sequence}, '{{}}', '{{}}', 'behind', '');"
+        )
+    };
+    world.db.run(&format!(
+        "INSERT INTO tidegate.projection VALUES ('p', 1);
+         INSERT INTO tidegate.generation VALUES ('p', 1, 'live', 'p', 0, '', '');
+         INSERT INTO tidegate.position (projection, generation, topic, partition, next_offset) VALUES ('p', 1, 't', 0, 10);
+         INSERT INTO generation._gate VALUES ('due', 4), ('gap', 4), ('last', {});
+         {}{}{}",
+        i64::MAX,
+        letter("due", "5", 1),
+        letter("gap", "6", 2),
+        letter("last", "NULL", 3),
+    ));
+    let due = statement("dead_letter_drainable.sql")
+        .replace("$1", "'p'")
+        .replace("$2", "1");
+    assert_eq!(
+        session(&world.db).rows::<(String,)>(&due),
+        [("due".to_owned(),)]
+    );
+}
+
 /// Two transactions bring the same event. The second must wait for the first, and then be told what
 /// has become of it.
 fn race(
