@@ -66,3 +66,22 @@ impl Exact {
             .map_err(|error| failed("looking at the columns", error))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    // A sum that is read as the double next to it is another one after each batch.
+    #[test]
+    fn numbers_of_a_document_are_read_as_they_were_written() {
+        for written in [
+            1_850_901.885_000_000_2,
+            0.1 + 0.2,
+            31.245_270_191_439_438,
+            5e-324,
+            f64::MAX,
+        ] {
+            let json = serde_json::to_vec(&[written]).unwrap();
+            let read: [f64; 1] = serde_json::from_slice(&json).unwrap();
+            assert_eq!(read[0].to_bits(), f64::to_bits(written));
+        }
+    }
+}
