@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use chrono::{NaiveDateTime, TimeDelta};
 use serde::Deserialize;
 use sqlx::types::Json;
 use tidegate::projection::{
@@ -14,7 +15,9 @@ use tidegate::projection::{
 
 const SETUP: &str = "
     CREATE TABLE sum (entity text PRIMARY KEY, amount bigint NOT NULL CHECK (amount <> 4711), note text,
-                      offsets jsonb NOT NULL, events integer NOT NULL)";
+                      offsets jsonb NOT NULL, events integer NOT NULL, at timestamp NOT NULL)";
+/// Half a second and less is nothing.
+const ROUNDED: &str = "ALTER TABLE sum ALTER COLUMN at TYPE timestamp(0)";
 const TRIGGER: &str = "
     CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.note := 'noted'; RETURN NEW; END $$;
     CREATE TRIGGER noted BEFORE INSERT OR UPDATE ON sum FOR EACH ROW EXECUTE FUNCTION noted()";
@@ -26,6 +29,8 @@ struct Sum {
     #[sqlx(json)]
     offsets: Vec<i64>,
     events: i32,
+    /// 400 ms later with every event.
+    at: NaiveDateTime,
 }
 
 impl State for Sum {
@@ -37,6 +42,7 @@ impl State for Sum {
         columns.column("note", |sum| sum.note.as_deref());
         columns.column("offsets", |sum| Json(&sum.offsets));
         columns.column("events", |sum| sum.events);
+        columns.column("at", |sum| sum.at);
     }
 }
 
@@ -76,6 +82,7 @@ impl Fold for Adding {
         sum.amount += added.amount;
         sum.note = added.note.or(sum.note);
         sum.events += 1;
+        sum.at += TimeDelta::milliseconds(400);
         sum.offsets.push(event.record().offset());
         if added.amount % 7 == 0 {
             let message = Message {
@@ -99,8 +106,9 @@ fn main() -> ExitCode {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "none".to_owned());
     let (incoming, outgoing) = (variable("INCOMING_TOPIC"), variable("OUTGOING_TOPIC"));
     let is_lenient = variable("VERSION") == "2";
-    let setup = match &*variable("TRIGGER") {
-        "on" => format!("{SETUP};{TRIGGER}"),
+    let setup = match &*variable("TABLE") {
+        "with a trigger" => format!("{SETUP};{TRIGGER}"),
+        "that rounds" => format!("{SETUP};{ROUNDED}"),
         _ => SETUP.to_owned(),
     };
     let mut registry = Ok(Registry::new());

@@ -23,6 +23,7 @@ use sqlx::{AssertSqlSafe, Encode, FromRow as _, PgConnection, Postgres, Row as _
 use super::context::problem;
 use super::definition::{First, Gate};
 use super::events::{Event, Events, Outcome, Ref};
+use super::exact::Exact;
 use super::fold::{Columns, Fold, Folded, Messages, State, failed};
 use super::handler::HandlerError;
 use crate::engine::gate::{self, Admission};
@@ -50,12 +51,12 @@ pub(crate) struct Taken {
 
 /// What a build has in memory.
 pub(crate) trait Bulk: Send + Sync {
-    /// Looks whether there is anything in the tables. Where there is not, nothing need be loaded. False if a row may become
-    /// another one as it is written, so that every batch has to read it back.
+    /// Looks whether there is anything in the tables. Where there is not, nothing need be loaded. Answers why a row may
+    /// become another one as it is written, if it may: then every state has to be read back.
     fn begin<'a>(
         &'a mut self,
         connection: &'a mut PgConnection,
-    ) -> BoxFuture<'a, Result<bool, HandlerError>>;
+    ) -> BoxFuture<'a, Result<Option<String>, HandlerError>>;
 
     /// The entities of these events that must be loaded before; each once.
     fn unknown(&self, events: &Events<'_>) -> Vec<String>;
@@ -98,8 +99,6 @@ pub(super) struct Statements {
     /// The columns but the key, in the order of `copy`.
     pub(super) columns: Vec<&'static str>,
     pub(super) types: Arc<str>,
-    /// Whether what is written is what will be read.
-    pub(super) is_plain: Arc<str>,
     /// Whether neither the table nor the gate has a row.
     pub(super) is_empty: Arc<str>,
 }
@@ -112,19 +111,6 @@ pub(super) fn types(table: &str) -> Arc<str> {
          WHERE a.attrelid = '{table}'::regclass AND a.attnum > 0 AND NOT a.attisdropped"
     );
     types.into()
-}
-
-/// Asks whether a table, whose name is quoted, has no trigger, rule or policy of a user's.
-pub(super) fn is_plain(table: &str) -> Arc<str> {
-    let table = table.replace('\'', "''");
-    let is_plain = format!(
-        "SELECT NOT EXISTS ( \
-             SELECT FROM pg_catalog.pg_class c \
-             WHERE (c.oid = '{table}'::regclass OR c.oid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree('{table}'::regclass) p)) \
-               AND (c.relkind NOT IN ('r', 'p') OR c.relhasrules OR c.relrowsecurity OR EXISTS ( \
-                   SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal)))"
-    );
-    is_plain.into()
 }
 
 /// A state as COPY takes it, without its key.
@@ -175,6 +161,7 @@ struct Entry<S> {
 pub(super) struct States<F: Fold> {
     fold: Arc<F>,
     statements: Arc<Statements>,
+    exact: Exact,
     is_next: bool,
     /// Where a gate stands before the entity's first event, if it must begin with a certain one.
     before_first: Option<i64>,
@@ -199,6 +186,7 @@ impl<F: Fold> States<F> {
         Some(Self {
             fold: Arc::clone(&folded.fold),
             statements: Arc::clone(&folded.bulk),
+            exact: folded.exact.clone(),
             is_next: gate != Gate::Newest,
             before_first,
             entries: HashMap::new(),
@@ -356,13 +344,12 @@ impl<F: Fold> Bulk for States<F> {
     fn begin<'a>(
         &'a mut self,
         connection: &'a mut PgConnection,
-    ) -> BoxFuture<'a, Result<bool, HandlerError>> {
+    ) -> BoxFuture<'a, Result<Option<String>, HandlerError>> {
         Box::pin(async move {
             let look = |error| failed("looking at the tables", error);
             let is_empty = sqlx::query_scalar(AssertSqlSafe(Arc::clone(&self.statements.is_empty)));
             self.is_whole = is_empty.fetch_one(&mut *connection).await.map_err(look)?;
-            let is_plain = sqlx::query_scalar(AssertSqlSafe(Arc::clone(&self.statements.is_plain)));
-            is_plain.fetch_one(connection).await.map_err(look)
+            self.exact.why_not(connection).await
         })
     }
 

@@ -7,17 +7,19 @@
 //! There is deliberately neither a connection nor an `async` in a fold: what it may know is the state and the event.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgHasArrayType, PgRow};
 use sqlx::{Arguments as _, AssertSqlSafe, Encode, FromRow, Postgres, Row as _, Type};
+use tracing::info;
 
-use super::bulk::{Bulk, Fields, Statements, States, is_plain, types};
+use super::bulk::{Bulk, Fields, Statements, States, types};
 use super::context::Context;
 use super::definition::Gate;
 use super::events::{Batch, Event, Ref};
+use super::exact::Exact;
 use super::gate_in::{GateIn, GateRows, Place, SEQUENCE};
 use super::handler::{Handler, HandlerError};
 use crate::engine::Class;
@@ -84,7 +86,8 @@ pub trait Fold: Send + Sync + 'static {
 /// What is kept of an entity: a row of a table that the projection's setup creates.
 ///
 /// It is read by [`FromRow`], by the names of its fields, and written by [`columns`](Self::columns), so the two must
-/// name the same columns. For a state that is a document, one `jsonb` column will do: `#[sqlx(json)]` on the field, and
+/// name the same columns. Where a column rounds or cuts, or a trigger changes the row, the state is read back after each
+/// event of its entity; what it loses on its way to the column, such as nanoseconds, it should not have. For a state that is a document, one `jsonb` column will do: `#[sqlx(json)]` on the field, and
 /// [`sqlx::types::Json`] around the value.
 pub trait State: for<'r> FromRow<'r, PgRow> + Send + Sync + 'static {
     /// The table, in the projection's schema.
@@ -195,6 +198,9 @@ impl Messages {
 /// A [`Fold`] behind a pointer, with its statements.
 pub(crate) struct Folded<F> {
     pub(super) fold: Arc<F>,
+    pub(super) exact: Exact,
+    /// Its answer, for all tables that this process's setup makes.
+    is_exact: OnceLock<bool>,
     load: Arc<str>,
     store: Arc<str>,
     delete: Arc<str>,
@@ -285,6 +291,7 @@ impl<F: Fold> Folded<F> {
         )
         .into();
         let delete: Arc<str> = format!("DELETE FROM {table} WHERE {key} = ANY ($1)").into();
+        let exact = Exact::new(&table, F::State::KEY, &columns.names);
         let bulk = Statements {
             load: Arc::clone(&load),
             store: Arc::clone(&store),
@@ -292,7 +299,6 @@ impl<F: Fold> Folded<F> {
             copy: format!("COPY {table} ({key}{listed}) FROM STDIN WITH (FORMAT binary)").into(),
             columns: columns.names,
             types: types(&table),
-            is_plain: is_plain(&table),
             is_empty: format!(
                 "SELECT NOT EXISTS (SELECT FROM {table}) AND NOT EXISTS (SELECT FROM _gate)"
             )
@@ -303,6 +309,8 @@ impl<F: Fold> Folded<F> {
         );
         Self {
             fold: Arc::new(fold),
+            exact,
+            is_exact: OnceLock::new(),
             bulk: Arc::new(bulk),
             load,
             store,
@@ -323,7 +331,57 @@ impl<F: Fold> Folded<F> {
         self.gate_in.clone()
     }
 
+    /// Where the table may make another row of a state, it is read back after each event of an entity: or it would matter where
+    /// batches are cut.
     async fn apply_batch(
+        &self,
+        ctx: &mut Context<'_>,
+        batch: &Batch<'_>,
+    ) -> Result<(), HandlerError> {
+        if self.is_exact(ctx).await? {
+            return self.apply_at_once(ctx, batch).await;
+        }
+        let mut rest: Vec<(&str, &[Ref])> = entities(batch).collect();
+        let mut gate_rows: Option<GateRows> = None;
+        while !rest.is_empty() {
+            let by_entity: Vec<Ref> = rest.iter().map(|(_, refs)| refs[0]).collect();
+            let round = Batch {
+                by_entity: &by_entity,
+                gate_rows: gate_rows.as_ref().or(batch.gate_rows),
+                ..*batch
+            };
+            self.apply_at_once(ctx, &round).await?;
+            rest.retain_mut(|(_, refs)| {
+                *refs = &refs[1..];
+                !refs.is_empty()
+            });
+            if let Some(before) = batch.gate_rows
+                && !rest.is_empty()
+            {
+                let entities: Vec<&str> = rest.iter().map(|(entity, _)| *entity).collect();
+                let rows = self.gate_in.read(ctx.connection(), &entities).await?;
+                gate_rows = Some(rows.alone(before.alone));
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_exact(&self, ctx: &mut Context<'_>) -> Result<bool, HandlerError> {
+        if let Some(known) = self.is_exact.get() {
+            return Ok(*known);
+        }
+        let why_not = self.exact.why_not(ctx.connection()).await?;
+        if let Some(why) = &why_not {
+            let table = F::State::TABLE;
+            info!(
+                table,
+                why, "states are read back after each event of an entity"
+            );
+        }
+        Ok(*self.is_exact.get_or_init(|| why_not.is_none()))
+    }
+
+    async fn apply_at_once(
         &self,
         ctx: &mut Context<'_>,
         batch: &Batch<'_>,
@@ -560,93 +618,4 @@ impl<F: Fold> Handler for Folded<F> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::projection::{Gate, Projection, Source};
-
-    #[derive(sqlx::FromRow)]
-    struct Row {
-        amount: i64,
-        note: Option<String>,
-    }
-
-    impl State for Row {
-        const TABLE: &'static str = "my \"table\"";
-        const KEY: &'static str = "entity";
-
-        fn columns(columns: &mut Columns<'_, Self>) {
-            columns.column("amount", |row| row.amount);
-            columns.column("note", |row| row.note.as_deref());
-        }
-    }
-
-    #[derive(sqlx::FromRow)]
-    struct Bare {}
-
-    impl State for Bare {
-        const TABLE: &'static str = "bare";
-        const KEY: &'static str = "entity";
-
-        fn columns(_: &mut Columns<'_, Self>) {}
-    }
-
-    struct Keep<S>(std::marker::PhantomData<fn() -> S>);
-
-    impl<S: State> Fold for Keep<S> {
-        type State = S;
-
-        fn fold(
-            &self,
-            state: Option<S>,
-            _: &Event<'_>,
-            _: &mut Messages,
-        ) -> Result<Option<S>, HandlerError> {
-            Ok(state)
-        }
-    }
-
-    fn keep<S: State>() -> Keep<S> {
-        Keep(std::marker::PhantomData)
-    }
-
-    #[test]
-    fn what_another_role_writes_is_not_written_from_memory() {
-        let fold = || Projection::fold("p", 1, &["t"], Gate::Newest, keep::<Row>());
-        assert!(fold().bulk().is_some());
-        assert!(fold().role("other").bulk().is_none());
-    }
-
-    #[test]
-    fn statements_name_all_columns_once_in_one_order() {
-        let folded = Folded::new(keep::<Row>());
-        assert_eq!(
-            &*folded.load,
-            r#"SELECT "entity", "amount", "note" FROM "my ""table""" WHERE "entity" = ANY ($1)"#
-        );
-        assert_eq!(
-            &*folded.store,
-            r#"INSERT INTO "my ""table""" ("entity", "amount", "note") SELECT unnest($1), unnest($2), unnest($3) ON CONFLICT ("entity") DO UPDATE SET "amount" = excluded."amount", "note" = excluded."note""#
-        );
-        let bare = Folded::new(keep::<Bare>());
-        assert_eq!(
-            &*bare.store,
-            r#"INSERT INTO "bare" ("entity") SELECT unnest($1) ON CONFLICT ("entity") DO NOTHING"#
-        );
-    }
-
-    #[test]
-    fn a_fold_needs_an_entity_whatever_its_gate() {
-        let problems = |gate| {
-            let projection = Projection::fold("p", 1, &["t"], gate, keep::<Bare>());
-            let without: Vec<String> = projection
-                .problems()
-                .iter()
-                .map(|p| p.to_string())
-                .collect();
-            let with = projection.entity(Source::Key).sequence(Source::Key);
-            assert!(with.problems().is_empty());
-            without.len()
-        };
-        assert_eq!([Gate::None, Gate::Newest, Gate::NEXT].map(problems), [1; 3]);
-    }
-}
+mod tests;

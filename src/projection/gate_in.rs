@@ -115,7 +115,7 @@ pub(crate) struct GateRows {
     /// Sequence and index of each row, by entity.
     sorted: Vec<(i64, usize)>,
     /// Whether nobody else can write any meanwhile.
-    pub(crate) alone: bool,
+    pub(super) alone: bool,
 }
 
 impl fmt::Debug for GateRows {
@@ -125,6 +125,11 @@ impl fmt::Debug for GateRows {
 }
 
 impl GateRows {
+    /// Says whether nobody else can write any meanwhile.
+    pub(crate) fn alone(self, alone: bool) -> Self {
+        Self { alone, ..self }
+    }
+
     /// Finds rows of entities that are asked for in ascending order.
     pub(crate) fn walk(&self) -> Walk<'_> {
         Walk {

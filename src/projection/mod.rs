@@ -8,6 +8,7 @@ mod column;
 mod context;
 mod definition;
 mod events;
+mod exact;
 mod fold;
 mod gate_in;
 mod handler;

@@ -36,12 +36,12 @@ impl<E: Into<Failure>> From<E> for Unwritten {
     }
 }
 
-/// Looks at the tables; false if they must be written batch by batch.
+/// Looks at the tables; answers why they must be written batch by batch, if they must.
 pub(super) async fn begin(
     applier: &Applier<'_>,
     connection: &mut PgConnection,
     states: &mut dyn Bulk,
-) -> Result<bool, Failure> {
+) -> Result<Option<String>, Failure> {
     begin_to_load(applier, connection).await?;
     let begun = states.begin(connection).await;
     transaction::rollback(connection).await?;

@@ -31,7 +31,7 @@ pub(crate) use letters::{LetterError, accept_gap, begin_redrive, discard};
 pub(crate) use outgoing::settle as settle_outgoing;
 pub(crate) use quarantine::{QuarantineError, discard as discard_messages, release};
 pub(crate) use rebuild::{
-    Aside, Builder, Plan, Progress, RebuildError, Rebuilder, Share, Standing, Verified,
+    Accept, Aside, Builder, Plan, Progress, RebuildError, Rebuilder, Share, Standing, Verified,
 };
 pub(crate) use redrive::{LETTERS_MAX, Queue, RedriveError, Redriven, Redriver, fewer};
 pub(crate) use rehearsal::{Rehearsal, RehearsalError, make as rehearse};

@@ -362,9 +362,8 @@ impl Redriver<'_> {
         let gate_rows = match &projection.gate_in {
             Some(gate_in) => {
                 let rows = gate_in.read(connection, &entities).await;
-                let mut rows = rows.map_err(|error| rejected(failure_of(projection, error)))?;
-                rows.alone = alone;
-                Some(rows)
+                let rows = rows.map_err(|error| rejected(failure_of(projection, error)))?;
+                Some(rows.alone(alone))
             }
             None => None,
         };

@@ -53,13 +53,22 @@ pub(crate) enum RepositionError {
     )]
     NothingToAccept(String),
     #[error(
-        "{partition} stands at {next}, which the log does not have (it holds {low} to {high}): it is not the same log. Without --same-log it is read from its beginning"
+        "{partition} stands at {next}, and the log ends at {high}: what is written there next would be taken for records that were applied. If the log is still being copied, wait until it ends at {next} or behind it, and say this again. If its last records are lost, it is not the same log: without --same-log it is read from its beginning, and its messages are new ones"
     )]
-    NotTheSameLog {
+    EndsBefore {
+        partition: TopicPartition,
+        next: i64,
+        high: i64,
+    },
+    #[error(
+        "{partition} stands at {next}, and the log begins at {low}: records between were never applied. If it is the same log, and they are gone, `tidegate skip {projection} {}/{} --to {low}` goes on without them, on record; then say this again. Otherwise it is read from its beginning without --same-log",
+        .partition.topic(), .partition.partition()
+    )]
+    BeginsBehind {
+        projection: String,
         partition: TopicPartition,
         next: i64,
         low: i64,
-        high: i64,
     },
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -252,18 +261,26 @@ async fn accept_in(
         // A topic with fewer partitions than before: what is left over begins at 0 if it comes back.
         let log = accept.logs.iter().find(|(p, _)| *p == partition);
         let log = log.map_or(Watermarks { low: 0, high: 0 }, |(_, log)| *log);
-        let next = if !accept.same_log {
-            log.low
-        } else if (log.low..=log.high).contains(&stood.next_offset) {
-            stood.next_offset
-        } else {
-            return Err(RepositionError::NotTheSameLog {
+        let next = match accept.same_log {
+            true => stood.next_offset,
+            false => log.low,
+        };
+        // A position beyond the end cannot stay, nor go back: what comes there would have the message ids of what was (I5).
+        if next > log.high {
+            return Err(RepositionError::EndsBefore {
                 partition,
-                next: stood.next_offset,
-                low: log.low,
+                next,
                 high: log.high,
             });
-        };
+        }
+        if next < log.low {
+            return Err(RepositionError::BeginsBehind {
+                projection: projection.to_owned(),
+                partition,
+                next,
+                low: log.low,
+            });
+        }
         after.push(Stood {
             next_offset: next,
             incarnation: stood.incarnation + i32::from(!accept.same_log), // I5

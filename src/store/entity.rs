@@ -11,6 +11,7 @@ const TABLES: &str = include_str!("sql/entity_tables.sql");
 const ACTIONS: &str = include_str!("sql/entity_actions.sql");
 const TRIGGERS: &str = include_str!("sql/entity_triggers.sql");
 const STRAYS: &str = include_str!("sql/entity_strays.sql");
+const ORDER: &str = include_str!("sql/entity_order.sql");
 const RESOLVE: &str = include_str!("sql/entity_resolve.sql");
 
 /// A table, as far as rows of it are copied.
@@ -173,6 +174,19 @@ pub(crate) async fn strays(
         .bind(of.entity)
         .bind(of.counts_copies)
         .fetch_all(connection)
+        .await?)
+}
+
+/// In how many partitions the build has met events of the entity, and how many of them its gate has dropped.
+pub(crate) async fn order(
+    connection: &mut PgConnection,
+    of: Generations<'_>,
+) -> Result<(i64, i64), Error> {
+    Ok(sqlx::query_as(ORDER)
+        .bind(of.projection)
+        .bind(of.build)
+        .bind(of.entity)
+        .fetch_one(connection)
         .await?)
 }
 

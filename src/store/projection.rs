@@ -8,6 +8,7 @@ use super::{Error, transaction};
 const READ: &str = include_str!("sql/projection_read.sql");
 const SHARE: &str = include_str!("sql/projection_share.sql");
 const LOCK: &str = include_str!("sql/projection_lock.sql");
+const LIVE: &str = include_str!("sql/projection_live.sql");
 const DESIRED: &str = include_str!("sql/projection_desired.sql");
 const INSERT: &str = include_str!("sql/projection_insert.sql");
 const SET_LIVE: &str = include_str!("sql/projection_set_live.sql");
@@ -61,15 +62,24 @@ pub(crate) async fn share(
     connection: &mut PgConnection,
     name: &str,
 ) -> Result<Option<Live>, Error> {
-    Ok(sqlx::query_as(SHARE)
+    sqlx::query(SHARE)
         .bind(name)
-        .fetch_optional(connection)
-        .await?)
+        .execute(&mut *connection)
+        .await?;
+    live(connection, name).await
 }
 
 /// Locks for an operator action.
 pub(crate) async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Live>, Error> {
-    Ok(sqlx::query_as(LOCK)
+    sqlx::query(LOCK)
+        .bind(name)
+        .execute(&mut *connection)
+        .await?;
+    live(connection, name).await
+}
+
+async fn live(connection: &mut PgConnection, name: &str) -> Result<Option<Live>, Error> {
+    Ok(sqlx::query_as(LIVE)
         .bind(name)
         .fetch_optional(connection)
         .await?)

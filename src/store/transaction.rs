@@ -11,6 +11,7 @@ use super::{Error, Timeouts, describe, millis, sqlstate};
 
 const SETTINGS: &str = include_str!("sql/transaction_settings.sql");
 const OPEN: &str = include_str!("sql/transaction_open.sql");
+const LOCK_ALONE: &str = include_str!("sql/generation_lock_alone.sql");
 const LOCK_EXCLUSIVE: &str = include_str!("sql/generation_lock_exclusive.sql");
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -189,7 +190,10 @@ pub(crate) async fn open_apply(
     alone: bool,
 ) -> Result<String, Error> {
     if alone {
-        lock_generation(connection, projection).await?;
+        sqlx::query(LOCK_ALONE)
+            .bind(projection)
+            .execute(&mut *connection)
+            .await?;
     }
     let row = sqlx::query(OPEN)
         .bind(projection)

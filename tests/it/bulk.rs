@@ -43,7 +43,7 @@ fn send(sender: &Sender, entity: &str, sequence: i64, partition: i32, value: Opt
     sender.send_with_headers(partition, key, value, &[("sequence", sequence.as_bytes())]);
 }
 
-type Row = (String, i64, Option<String>, String, i32);
+type Row = (String, i64, Option<String>, String, i32, String);
 
 /// Rows, gates and what has become of the records, of one generation. Whether an early record waits for a moment or
 /// is applied at once depends on where batches are cut, in any build: what was parked and has followed counts as what it
@@ -70,7 +70,7 @@ fn built(world: &World, projection: &str, generation: i32) -> Built {
     };
     Built {
         rows: world.db.rows(&format!(
-            "SELECT entity, amount, note, offsets::text, events FROM {schema}.sum ORDER BY 1"
+            "SELECT entity, amount, note, offsets::text, events, at::text FROM {schema}.sum ORDER BY 1"
         )),
         gates: world.db.rows(&format!(
             "SELECT entity, sequence, parked FROM {schema}._gate ORDER BY 1"
@@ -292,7 +292,7 @@ fn a_table_with_a_trigger_is_built_batch_by_batch() {
         );
     }
     sender.flush();
-    let with_trigger = |name| launch(&world, name).env("TRIGGER", "on");
+    let with_trigger = |name| launch(&world, name).env("TABLE", "with a trigger");
     apply(with_trigger("live"), &world);
     for projection in PROJECTIONS {
         let output = rebuild(with_trigger("rebuild"), projection);
@@ -302,6 +302,28 @@ fn a_table_with_a_trigger_is_built_batch_by_batch() {
             .one(&format!("SELECT count(*) FROM {projection}__g2.sum"));
         assert_eq!(rows, 50);
     }
+}
+
+// What a column rounds is rounded after each event, wherever batches are cut: those of a live generation, and of a build.
+#[test]
+fn a_table_that_rounds_keeps_the_same_rows_however_it_is_filled() {
+    let world = World::new(1, "", &[]);
+    let sender = world.sender();
+    for number in 0..500 {
+        let entity = format!("e-{}", number % 5);
+        send(&sender, &entity, number / 5 + 1, 0, Some(r#"{"amount":1}"#));
+    }
+    sender.flush();
+    let that_rounds = |name| launch(&world, name).env("TABLE", "that rounds");
+    apply(that_rounds("live"), &world);
+    let output = rebuild(that_rounds("rebuild").batch_records_max(7), "newest");
+    assert_eq!(writes(&output), 0, "{}", output.stderr);
+    let why = "column `at` is of type `timestamp(0) without time zone`";
+    assert!(output.stderr.contains(why), "{}", output.stderr);
+    let (live, built) = (built(&world, "newest", 1), built(&world, "newest", 2));
+    assert_eq!(built.rows, live.rows);
+    assert!(live.rows.iter().all(|row| row.5 == "1970-01-01 00:00:00"));
+    assert_eq!(live.rows.iter().map(|row| row.4).sum::<i32>(), 500);
 }
 
 // I1, I6: a crash of Postgres takes a write back that did not wait for the disk. What stayed in memory after it says that

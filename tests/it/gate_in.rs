@@ -124,6 +124,84 @@ fn two_writers_of_one_entity_fold_each_event_once() {
     world.tidegate(&["verify"]).expect(0);
 }
 
+// I10: a batch that must be alone waits for open ones for as long as they may take, and new ones wait for it.
+#[test]
+fn a_batch_that_parks_has_its_turn_beside_others_that_take_long() {
+    let world = score(4, "newest");
+    let sender = world.sender();
+    send(&sender, 0, "bad", 1, 5000);
+    for seq in 1..=200 {
+        for partition in 0..4 {
+            send(&sender, partition, &format!("a-{partition}"), seq, 1);
+        }
+    }
+    sender.flush();
+    let mut process = world
+        .launch("a")
+        .env("TIDEGATE__APPLY__WRITERS", 4)
+        .env("TIDEGATE__POSTGRES__LOCK_TIMEOUT", "100ms")
+        .batch_records_max(5)
+        .failpoints("apply-after-gate=sleep(600)")
+        .start();
+    wait_until(LONG, "it is parked", || waiting(&world) == 1);
+    let applied: i64 = world
+        .db
+        .one("SELECT sum(applied)::bigint FROM tidegate.position WHERE partition > 0");
+    assert!(
+        applied < 550,
+        "not before the others were through: {applied}"
+    );
+    process.kill();
+}
+
+// I4, I6: batches of all writers that must be alone, and those of a build beside them, come one after the other.
+#[test]
+fn all_writers_park_at_once_beside_a_rebuild() {
+    let world = score(4, "newest");
+    let sender = world.sender();
+    let mut bad = 0;
+    for seq in 1..=200 {
+        for partition in 0..4 {
+            match seq % 10 == partition {
+                true => {
+                    bad += 1;
+                    send(
+                        &sender,
+                        partition,
+                        &format!("bad-{partition}-{seq}"),
+                        1,
+                        5000,
+                    );
+                }
+                false => send(
+                    &sender,
+                    partition,
+                    &format!("a-{}-{partition}", seq % 3),
+                    seq.into(),
+                    1,
+                ),
+            }
+        }
+    }
+    sender.flush();
+    let process = world
+        .launch("a")
+        .env("TIDEGATE__APPLY__WRITERS", 4)
+        .batch_records_max(10)
+        .start();
+    wait_until(LONG, "some are parked", || waiting(&world) > 3);
+    rebuild(&world, &["start", "score", "--cut-over", "--yes"]).expect(0);
+    world.wait_until_done(LONG);
+    let parked: i64 = world.db.one(
+        "SELECT count(*) FROM tidegate.dead_letter WHERE state = 'waiting' AND generation = 2",
+    );
+    assert_eq!(parked, bad);
+    let amounts: i64 = world.db.one("SELECT sum(amount)::bigint FROM score.score");
+    assert_eq!(amounts, 800 - bad);
+    world.tidegate(&["verify"]).expect(0);
+    process.stop();
+}
+
 // I4, I6: what is parked makes a row in `_gate`, which has the last word from then on.
 #[test]
 fn an_entity_with_parked_records_waits_and_goes_on_behind_them() {

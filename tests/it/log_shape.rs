@@ -135,11 +135,30 @@ fn accepting_asks_for_the_same_log_where_positions_are_kept() {
         "--yes",
     ];
     let refused = world.tidegate(&same).expect(70).stderr;
-    assert_says(&refused, &["stands at 50", "not the same log"]);
+    assert_says(
+        &refused,
+        &[
+            "stands at 50",
+            "ends at 20",
+            "wait until it ends at 50",
+            "without --same-log",
+        ],
+    );
     let unknown = ["accept-topic", "journal", world.outgoing(), "--yes"];
     let refused = world.tidegate(&unknown).expect(70).stderr;
     assert_says(&refused, &["has no position in topic", "tidegate status"]);
     assert_eq!(at(&world), 50);
+    world.stream().produce(40);
+    delete_records_before(world.incoming(), 0, 55);
+    let refused = world.tidegate(&same).expect(70).stderr;
+    let skip = format!("tidegate skip journal {}/0 --to 55", world.incoming());
+    assert_says(&refused, &["stands at 50", "begins at 55", &skip]);
+    let skip = format!("{}/0", world.incoming());
+    world
+        .tidegate(&["skip", "journal", &skip, "--to", "55", "--yes"])
+        .expect(0);
+    world.tidegate(&same).expect(0);
+    assert_eq!(at(&world), 55);
 }
 
 // I6: retention took records that were never applied. Going on without them is a choice, and a row.

@@ -112,6 +112,74 @@ fn a_row_that_the_gate_inserts_is_told_from_one_it_updates() {
     assert_eq!(joined, [("known".to_owned(), Some(8), false)]);
 }
 
+// Whoever waits for an operator's action reads what that has made live, and does not take the projection for one that was
+// never started.
+#[test]
+fn who_waits_for_a_reset_finds_the_generation_that_it_has_begun() {
+    for file in ["projection_lock.sql", "projection_share.sql"] {
+        let world = prepared();
+        world.db.run(
+            "INSERT INTO tidegate.projection VALUES ('p', 1);
+             INSERT INTO tidegate.generation VALUES ('p', 1, 'live', 'p', 0, '', '')",
+        );
+        let of_p = |file: &str| statement(file).replace("$1", "'p'");
+        let (lock, live) = (of_p(file), of_p("projection_live.sql"));
+        let mut reset = session(&world.db);
+        reset.run("BEGIN");
+        reset.run(&of_p("projection_lock.sql"));
+        reset.run(
+            "UPDATE tidegate.generation SET state = 'retired';
+             INSERT INTO tidegate.generation VALUES ('p', 2, 'live', 'p', 0, '', '');
+             UPDATE tidegate.projection SET live_generation = 2",
+        );
+        let mut second = session(&world.db);
+        let pid: i32 = second.one("SELECT pg_backend_pid()");
+        let waiting = thread::spawn(move || {
+            second.run("BEGIN");
+            second.run(&lock);
+            second.rows::<(i32,)>(&format!("WITH l AS ({live}) SELECT generation FROM l"))
+        });
+        wait_until(LONG, "the second waits for the reset", || {
+            world
+                .db
+                .one(&format!("SELECT cardinality(pg_blocking_pids({pid})) > 0"))
+        });
+        reset.run("COMMIT");
+        assert_eq!(waiting.join().unwrap(), [(2,)], "{file}");
+    }
+}
+
+// I10: one entity at the highest sequence must not keep the others from following.
+#[test]
+fn a_gate_at_the_highest_sequence_stops_no_other_from_being_drained() {
+    let world = prepared();
+    let letter = |entity: &str, sequence: &str, offset: i64| {
+        format!(
+            "INSERT INTO tidegate.dead_letter (projection, generation, topic, incarnation, partition, record_offset, entity,
+                                               sequence, header_names, header_values, reason, detail)
+             VALUES ('p', 1, 't', 1, 0, {offset}, '{entity}', {sequence}, '{{}}', '{{}}', 'behind', '');"
+        )
+    };
+    world.db.run(&format!(
+        "INSERT INTO tidegate.projection VALUES ('p', 1);
+         INSERT INTO tidegate.generation VALUES ('p', 1, 'live', 'p', 0, '', '');
+         INSERT INTO tidegate.position (projection, generation, topic, partition, next_offset) VALUES ('p', 1, 't', 0, 10);
+         INSERT INTO generation._gate VALUES ('due', 4), ('gap', 4), ('last', {});
+         {}{}{}",
+        i64::MAX,
+        letter("due", "5", 1),
+        letter("gap", "6", 2),
+        letter("last", "NULL", 3),
+    ));
+    let due = statement("dead_letter_drainable.sql")
+        .replace("$1", "'p'")
+        .replace("$2", "1");
+    assert_eq!(
+        session(&world.db).rows::<(String,)>(&due),
+        [("due".to_owned(),)]
+    );
+}
+
 /// Two transactions bring the same event. The second must wait for the first, and then be told what
 /// has become of it.
 fn race(

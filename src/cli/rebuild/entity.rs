@@ -4,6 +4,7 @@ use super::super::skip::partition;
 use super::{Named, Registry, catch_up, failed, progress, rebuilder_of, show};
 use crate::cli::output::{counted, number};
 use crate::cli::{Done, confirmed};
+use crate::runtime::Accept;
 use crate::types::TopicPartition;
 
 #[derive(Debug, clap::Args)]
@@ -23,6 +24,10 @@ pub(super) struct Arguments {
     /// Replace its rows also where fewer were built than there are; goes on record
     #[arg(long)]
     accept_fewer: bool,
+    /// Replace its rows also where its events are in several partitions and nothing tells in which order they were applied;
+    /// goes on record
+    #[arg(long)]
+    accept_order: bool,
     /// Do not ask before the rows are replaced
     #[arg(long, short)]
     yes: bool,
@@ -40,6 +45,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         partitions,
         accept_truncated,
         accept_fewer,
+        accept_order,
         yes,
     } = arguments;
     let name = &named.projection;
@@ -61,8 +67,12 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         "The rows of entity `{entity}` in schema `{name}` are replaced by those that were built."
     );
     let confirmed = yes || progress::meanwhile(&mut builder, confirmed).await?;
+    let accept = Accept {
+        fewer: accept_fewer,
+        order: accept_order,
+    };
     let done = match confirmed {
-        true => Some(rebuilder.replace_entity(&mut builder, accept_fewer).await),
+        true => Some(rebuilder.replace_entity(&mut builder, accept).await),
         false => None,
     };
     builder.stop().await;

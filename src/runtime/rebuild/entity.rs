@@ -31,6 +31,15 @@ use crate::store::{
 };
 use crate::types::TopicPartition;
 
+/// What an operator says yes to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accept {
+    /// Fewer rows than there were.
+    pub(crate) fewer: bool,
+    /// Another order of events than they had when they were live.
+    pub(crate) order: bool,
+}
+
 /// What became of an entity's rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Replaced {
@@ -169,13 +178,13 @@ impl Rebuilder {
     pub(crate) async fn replace_entity(
         &self,
         builder: &mut Builder,
-        accept_fewer: bool,
+        accept: Accept,
     ) -> Result<Replaced, RebuildError> {
         let Hold {
             mut connection,
             began,
         } = self.hold(builder).await?;
-        match self.replace(&mut connection, builder, accept_fewer).await {
+        match self.replace(&mut connection, builder, accept).await {
             Ok(replaced) => {
                 failpoint::reach(failpoint::REBUILD_BEFORE_CUT_OVER);
                 transaction::commit(&mut connection)
@@ -201,7 +210,7 @@ impl Rebuilder {
         &self,
         connection: &mut PgConnection,
         builder: &Builder,
-        accept_fewer: bool,
+        accept: Accept,
     ) -> Result<Replaced, RebuildError> {
         let (name, new) = (self.name(), &builder.generation);
         let entity = self.entity().unwrap_or_default();
@@ -228,13 +237,17 @@ impl Rebuilder {
         let stood = self.stands_in(connection, here, entity).await?;
         let stands = self.stands_in(connection, there, entity).await?;
         self.is_complete(stood, stands)?;
+        let (partitions, stale) = entity::order(connection, generations).await?;
+        if !accept.order && self.order_matters(partitions, stale) {
+            return Err(RebuildError::Order { partitions, stale });
+        }
 
         let tables = self.replace_rows(connection, &live, there, entity).await?;
         let fewer = tables.iter().filter(|(_, before, after)| after < before);
         let fewer: Vec<String> = fewer
             .map(|(table, before, after)| format!("{table}: {before} rows before, {after} built"))
             .collect();
-        if !fewer.is_empty() && !accept_fewer {
+        if !fewer.is_empty() && !accept.fewer {
             return Err(RebuildError::Fewer(fewer));
         }
         entity::replace_gate(connection, there, here, entity).await?; // I4
@@ -273,7 +286,7 @@ impl Rebuilder {
             kind: "rebuild-entity",
             projection: name,
             who: &self.who,
-            arguments: json!({ "entity": entity, "built": new.number, "accept_fewer": accept_fewer }),
+            arguments: json!({ "entity": entity, "built": new.number, "accept_fewer": accept.fewer, "accept_order": accept.order }),
             before: json!({ "generation": live.generation, "sequence": stood, "rows": rows(false) }),
             after: json!({ "generation": live.generation, "sequence": stands, "rows": rows(true), "letters": letters, "messages": messages.len() }),
         };
@@ -316,6 +329,19 @@ impl Rebuilder {
             Some(built) if built >= live => Ok(()),
             _ => Err(RebuildError::Incomplete { live, built }),
         }
+    }
+
+    /// Between partitions there is no order but that of the gate. `next` has one, from its first sequence on. Otherwise all
+    /// events were applied, in the order of their sequences, if none of them was dropped.
+    fn order_matters(&self, partitions: i64, stale: i64) -> bool {
+        let is_told = match self.projection.gate {
+            Gate::Next {
+                first: First::At(_),
+            } => true,
+            Gate::Newest | Gate::Next { first: First::Any } => stale == 0,
+            Gate::None => false,
+        };
+        partitions > 1 && !is_told
     }
 
     async fn replace_rows(

@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use abandon::Aside;
 pub(crate) use builder::{Builder, Progress, Share};
 pub(super) use detached::{Builds, OutOfGroup};
+pub(crate) use entity::Accept;
 pub(crate) use plan::{Obstacle, Plan};
 pub(crate) use verify::Verified;
 
@@ -124,6 +125,14 @@ pub(crate) enum RebuildError {
         .0.join("; ")
     )]
     Fewer(Vec<String>),
+    #[error(
+        "the entity's rows stay as they are: its events are in {partitions} partitions, and {}. If the rows are the same in whatever order they were applied, say --accept-order; what was built waits: `tidegate rebuild abandon` drops it",
+        match .stale {
+            0 => "without a gate nothing tells in which order these were read when they were live".to_owned(),
+            stale => format!("{stale} of them were not newer than what was read before. When they were live these may have been applied, and others not"),
+        }
+    )]
+    Order { partitions: i64, stale: i64 },
     #[error(
         "generation {live} is live now, and it was planned from generation {planned}: somebody has reset or rebuilt it in this moment. Nothing was begun; run it again"
     )]

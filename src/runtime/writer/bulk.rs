@@ -222,8 +222,10 @@ impl Writer {
             store::within("looking at the tables", limit, begin).await
         };
         match begun {
-            Ok(true) => work.connection = Some(connection),
-            Ok(false) => {
+            Ok(None) => work.connection = Some(connection),
+            Ok(Some(why)) => {
+                let projection = &self.projection.name;
+                info!(projection, why, "applying batch by batch");
                 work.connection = Some(connection);
                 work.ordinary = usize::MAX;
                 return false;

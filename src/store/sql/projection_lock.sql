@@ -1,6 +1,6 @@
--- Locks a projection with its live generation for an operator action. Waits for claims that are under way.
-SELECT g.number AS generation, p.desired_state, g.schema_name, g.schema_oid, g.definition, g.setup, g.statements
-FROM tidegate.projection p
-JOIN tidegate.generation g ON g.projection = p.name AND g.number = p.live_generation
-WHERE p.name = $1
+-- Locks a projection for an operator action. Waits for claims that are under way. What the row says is read by a statement
+-- of its own, which sees what was waited for: this one would look for the generation that was live when it began.
+SELECT name
+FROM tidegate.projection
+WHERE name = $1
 FOR UPDATE

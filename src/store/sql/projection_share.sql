@@ -1,7 +1,6 @@
--- Reads a projection with its live generation for a claim, and keeps both from changing until the claim commits.
--- Waits for an operator action that holds them FOR UPDATE.
-SELECT g.number AS generation, p.desired_state, g.schema_name, g.schema_oid, g.definition, g.setup, g.statements
-FROM tidegate.projection p
-JOIN tidegate.generation g ON g.projection = p.name AND g.number = p.live_generation
-WHERE p.name = $1
+-- Keeps a projection from changing until a claim commits. Waits for an operator action that holds it FOR UPDATE; read
+-- by a statement of its own, as when it is locked.
+SELECT name
+FROM tidegate.projection
+WHERE name = $1
 FOR SHARE
