@@ -68,6 +68,7 @@ mod reset;
 mod reset_points;
 mod retention;
 mod secrets;
+mod stop;
 mod store;
 mod testing;
 mod tidy;
