@@ -91,10 +91,7 @@ impl Inner {
         };
         match done {
             Ok(body) => Answered { status: 200, body },
-            Err(failed) => {
-                let why = self.secrets.cleaned(&format!("{:#}", failed.error));
-                Answered::refused(http_status(failed.code), why)
-            }
+            Err(failed) => Answered::refused(http_status(failed.code), self.told(&failed)),
         }
     }
 
@@ -105,7 +102,9 @@ impl Inner {
             "action": format!("{:?}", asked.action), "projection": asked.projection, "body": asked.body,
         });
         let mut connection = connect(&self.database).await?;
-        if let Some(done) = operation::read(&mut connection, id).await? {
+        if let Some(done) = operation::read(&mut connection, id).await?
+            && !(done.has_failed() && is_of(&done, &request))
+        {
             return repeated(id, &done, &request);
         }
         let who = format!("HTTP API from {}", asked.from);
@@ -123,10 +122,14 @@ impl Inner {
             (Ok(Ok(result)), Some(done)) => Ok(described(id, &done, false, result)),
             (Ok(Ok(result)), None) => Ok(json!({ "result": result, "repeated": false })),
             // What is recorded was written by this very request.
-            (Ok(Err(failed)), _) => {
-                let why = format!(
-                    "operation {id} has begun and did not end; with another `Idempotency-Key` it is tried again"
-                );
+            (Ok(Err(failed)), recorded) => {
+                let again = match recorded.is_some_and(|done| done.has_failed()) {
+                    true => "has failed; with the same `Idempotency-Key` it goes on",
+                    false => {
+                        "has begun and did not end; with another `Idempotency-Key` it is tried again"
+                    }
+                };
+                let why = format!("operation {id} {again}");
                 Err(Failed::new(failed.code, failed.error.context(why)))
             }
             // Somebody else may have done it meanwhile, with the same key; or this one, and had no answer to its COMMIT.
@@ -197,6 +200,21 @@ impl Inner {
         letters: &[Chosen],
         id: Uuid,
     ) -> Result<Value, Failed> {
+        let done = self.apply_again(projection, letters).await;
+        let after = match &done {
+            Ok(result) => result.clone(),
+            Err(failed) => operation::failed(&self.told(failed)),
+        };
+        let mut connection = connect(&self.database).await?;
+        operation::ended(&mut connection, id, &after).await?;
+        done
+    }
+
+    async fn apply_again(
+        &self,
+        projection: &Projection,
+        letters: &[Chosen],
+    ) -> Result<Value, Failed> {
         let redriving = dead_letters::Redriving {
             projection,
             database: &self.database,
@@ -206,13 +224,15 @@ impl Inner {
         };
         let total = redriving.redrive(letters, |_, _| {}).await?;
         let failed = total.failed.iter().map(|(number, _)| *number);
-        let result = json!({
+        Ok(json!({
             "applied": total.applied, "stale": total.stale, "duplicate": total.duplicate,
             "filtered": total.filtered, "messages": total.messages, "failed_again": failed.collect::<Vec<_>>(),
-        });
-        let mut connection = connect(&self.database).await?;
-        operation::ended(&mut connection, id, &result).await?;
-        Ok(result)
+        }))
+    }
+
+    /// Without what must not be shown.
+    fn told(&self, failed: &Failed) -> String {
+        self.secrets.cleaned(&format!("{:#}", failed.error))
     }
 }
 
@@ -246,12 +266,16 @@ fn which(body: Body) -> Result<Which, Failed> {
     })
 }
 
+fn is_of(done: &Recorded, request: &Value) -> bool {
+    done.arguments.get("request") == Some(request)
+}
+
 /// What was done when it was asked for first, if it is the same that is asked for now.
 fn repeated(id: Uuid, done: &Recorded, request: &Value) -> Result<Value, Failed> {
-    if done.arguments.get("request") == Some(request) {
+    if is_of(done, request) {
         if done.kind == REDRIVE && done.after == json!({}) {
             let error = anyhow::anyhow!(
-                "this redrive (operation {id}) has begun at {} and has not ended: it is still running, or it has failed or was interrupted; with another `Idempotency-Key` what still waits is applied again",
+                "this redrive (operation {id}) has begun at {} and has not ended: it is still running, or was interrupted; with another `Idempotency-Key` what still waits is applied again",
                 done.at.to_rfc3339()
             );
             return Err(Failed::new(CODE_NEEDS_A_PERSON, error));

@@ -204,9 +204,16 @@ fn a_redrive_that_fails_or_still_runs_is_not_said_to_be_done() {
         .db
         .one("SELECT id::text FROM tidegate.operation WHERE kind = 'redrive'");
     refused(failed, 409, &id);
-    refused(redrive("k-1"), 409, "has not ended");
+    refused(redrive("k-1"), 409, "has failed");
     tell("resume", "go");
-    refused(redrive("k-1"), 409, "has not ended");
+    // It goes on under the same key, once.
+    let (status, answer) = redrive("k-1");
+    assert_eq!(
+        (status, &answer["repeated"], &answer["operation"]),
+        (200, &json!(false), &json!(id)),
+        "{answer:#}"
+    );
+    assert_eq!(redrive("k-1").1["repeated"], true);
 
     let mut holder = world.db.session();
     holder
