@@ -14,18 +14,18 @@ use uuid::Uuid;
 use super::dead_letters::{self, LETTERS_MAX, Which, find, letter_failed};
 use super::{
     CODE_CONFIGURATION, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, Failed, connect, reposition_failed,
-    status,
+    reset, status,
 };
 use crate::config::Config;
 use crate::engine::redact::Secrets;
 use crate::http::{Action, Answered, Answering, Asked, Operations};
-use crate::kafka::Connection;
+use crate::kafka::{Cluster, Connection};
 use crate::projection::Projection;
 use crate::registry::Registry as SchemaRegistry;
 use crate::runtime::{self, Operator};
-use crate::store::Database;
 use crate::store::dead_letter::{self, Chosen};
 use crate::store::operation::{self, Recorded};
+use crate::store::{self, Database};
 
 /// Namespace of the ids that requests name themselves.
 const REQUESTS: Uuid = Uuid::from_u128(0x5b0c_2f6e_91d4_4c8a_a1f3_7e02_66d9_3c15);
@@ -53,6 +53,13 @@ struct Body {
     reason: Option<String>,
     number: Option<i64>,
     why: Option<String>,
+    to: Option<String>,
+    #[serde(default)]
+    new_log: Vec<String>,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(default)]
+    yes: bool,
 }
 
 impl Remote {
@@ -151,8 +158,6 @@ impl Inner {
         let body: Body = serde_json::from_value(asked.body.clone()).map_err(|error| {
             Failed::new(WRONG, anyhow::Error::new(error).context("the request"))
         })?;
-        let missing =
-            |what: &str| Failed::new(WRONG, anyhow::anyhow!("the request has no `{what}`"));
         match asked.action {
             Action::Status => Ok(Ok(Value::Null)),
             Action::Pause | Action::Resume => {
@@ -161,6 +166,10 @@ impl Inner {
                 done.map_err(reposition_failed)?;
                 Ok(Ok(json!({ "running": running })))
             }
+            Action::Reset => self
+                .reset(connection, projection, body, operator)
+                .await
+                .map(Ok),
             Action::AcceptGap => {
                 let entity = body.entity.ok_or_else(|| missing("entity"))?;
                 let done = runtime::accept_gap(connection, projection, &entity, operator).await;
@@ -191,6 +200,39 @@ impl Inner {
                 Ok(self.redrive(projection, &letters, id).await)
             }
         }
+    }
+
+    /// Resets, or says what a reset would do. It is not done by mistake: whoever wants it says so besides.
+    async fn reset(
+        &self,
+        connection: &mut PgConnection,
+        projection: &Projection,
+        body: Body,
+        operator: Operator<'_>,
+    ) -> Result<Value, Failed> {
+        let to = body.to.ok_or_else(|| missing("to"))?;
+        let target = reset::target(&to, &projection.topics)
+            .map_err(|why| Failed::new(WRONG, anyhow::anyhow!("`to`: {why}")))?;
+        let cluster = Cluster::new(&self.kafka)?;
+        if body.dry_run {
+            let plan = runtime::plan_reset(connection, &cluster, projection, &target).await;
+            return Ok(reset::planned(&plan.map_err(reset::failed)?));
+        }
+        if !body.yes {
+            let error = anyhow::anyhow!(
+                "a reset empties the tables of `{}`: `\"dry_run\": true` shows what it would do, `\"yes\": true` does it",
+                projection.name()
+            );
+            return Err(Failed::new(WRONG, error));
+        }
+        let new_logs = &body.new_log;
+        let reset = runtime::reset(
+            connection, &cluster, projection, &target, new_logs, operator,
+        );
+        let limit = operator.timeouts.transaction();
+        let done = store::within("the reset", limit, reset).await;
+        let done = done.map_err(reset::failed)?;
+        Ok(json!({ "generation": done.generation, "new_log": done.made_anew }))
     }
 
     /// Applies letters again, and records what came of it with the operation that said so.
@@ -234,6 +276,10 @@ impl Inner {
     fn told(&self, failed: &Failed) -> String {
         self.secrets.cleaned(&format!("{:#}", failed.error))
     }
+}
+
+fn missing(what: &str) -> Failed {
+    Failed::new(WRONG, anyhow::anyhow!("the request has no `{what}`"))
 }
 
 fn busy() -> Failed {
