@@ -355,6 +355,42 @@ fn config_show_says_where_each_setting_comes_from() {
     );
 }
 
+// As a person sees it: each setting of a projection with the projection's name, its columns too.
+#[test]
+fn config_show_reads_well() {
+    let world = World::ledger(2);
+    let shown = world.launch("show").env("TIDEGATE__APPLY__WRITERS", 3);
+    let text = shown
+        .env("TIDEGATE__POSTGRES__URL", "postgres://u:hunter%402@h/d")
+        .output(&["config", "show"])
+        .expect(0)
+        .stdout
+        .replace(
+            &world.folder().join("show.toml").display().to_string(),
+            "tidegate.toml",
+        )
+        .replace(world.incoming(), "ledger.entries")
+        .replace(world.outgoing(), "ledger.overdrafts")
+        .replace(world.kafka.bootstrap_servers(), "kafka:9092");
+    // How wide a column is depends on the longest name of a file.
+    let lines = text.lines().map(|line| {
+        let columns = line.split("  ").map(str::trim);
+        let columns: Vec<&str> = columns.filter(|column| !column.is_empty()).collect();
+        match &columns[..] {
+            [rule, ..] if rule.starts_with('─') => "──".to_owned(),
+            // The test's own, and as many as there are cores.
+            [name @ ("kafka.group_prefix" | "rebuild.writers"), _, from] => {
+                format!("{name}  ..  {from}")
+            }
+            columns => columns.join("  "),
+        }
+    });
+    assert_golden(
+        "config_show.txt",
+        &format!("{}\n", lines.collect::<Vec<_>>().join("\n")),
+    );
+}
+
 #[test]
 fn status_can_be_watched() {
     let world = World::journal(1);
