@@ -68,6 +68,8 @@ mod reset;
 mod reset_points;
 mod retention;
 mod secrets;
+#[cfg(feature = "opentelemetry")]
+mod spans;
 mod stop;
 mod store;
 mod testing;
