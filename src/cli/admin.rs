@@ -17,6 +17,7 @@ use super::{
     reset, status,
 };
 use crate::config::Config;
+use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::http::{Action, Answered, Answering, Asked, Operations};
 use crate::kafka::{Cluster, Connection};
@@ -31,6 +32,8 @@ use crate::store::{self, Database};
 const REQUESTS: Uuid = Uuid::from_u128(0x5b0c_2f6e_91d4_4c8a_a1f3_7e02_66d9_3c15);
 /// What `operation` calls the one action that takes many transactions.
 const REDRIVE: &str = "redrive";
+/// How often it is tried to record an end.
+const RECORD_ATTEMPTS: u32 = 8;
 
 /// What the commands need.
 pub(super) struct Remote(Arc<Inner>);
@@ -247,9 +250,27 @@ impl Inner {
             Ok(result) => result.clone(),
             Err(failed) => operation::failed(&self.told(failed)),
         };
-        let mut connection = connect(&self.database).await?;
-        operation::ended(&mut connection, id, &after).await?;
-        done
+        let recorded = self.record(id, &after).await;
+        let result = done?;
+        recorded.map(|()| result)
+    }
+
+    /// Records an end, also behind a short outage: what is not recorded may still be running for all that others know.
+    async fn record(&self, id: Uuid, after: &Value) -> Result<(), Failed> {
+        let mut failures = 0;
+        loop {
+            let recorded = async {
+                let mut connection = connect(&self.database).await?;
+                Ok(operation::ended(&mut connection, id, after).await?)
+            };
+            failures += 1;
+            match recorded.await {
+                Err(_) if failures < RECORD_ATTEMPTS => {
+                    tokio::time::sleep(backoff::delay(failures, fastrand::f64())).await;
+                }
+                recorded => return recorded,
+            }
+        }
     }
 
     async fn apply_again(
