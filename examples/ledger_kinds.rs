@@ -14,20 +14,20 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use serde_json::json;
 use tidegate::projection::{
-    Batch, BatchHandler, Columns, Context, Event, EventHandler, Fold, Gate, HandlerError, Message,
-    Messages, Projection, Registry, RegistryError, Source, State,
+    Batch, BatchHandler, Column, ColumnType, Columns, Context, Event, EventHandler, Fold, Gate,
+    HandlerError, Message, Messages, Projection, Registry, RegistryError, Source, State,
 };
 
-const SETUP: &str = "
-    CREATE TABLE balance (account text PRIMARY KEY, amount bigint NOT NULL, entries bigint NOT NULL)";
+const SETUP: &str = r#"
+    CREATE TABLE balance (account text COLLATE "C" PRIMARY KEY, amount bigint NOT NULL, entries bigint NOT NULL)"#;
 
 /// The same for a fold whose rows carry the gate.
-const SETUP_WITH_GATE: &str = "
+const SETUP_WITH_GATE: &str = r#"
     CREATE TABLE balance (
-        account text PRIMARY KEY, amount bigint NOT NULL, entries bigint NOT NULL, _sequence bigint NOT NULL
-    ) WITH (fillfactor = 80)";
+        account text COLLATE "C" PRIMARY KEY, amount bigint NOT NULL, entries bigint NOT NULL, _sequence bigint NOT NULL
+    ) WITH (fillfactor = 80)"#;
 
-/// What is read of an entry; its account is the entity.
+/// What is read of an entry; its account is the entity. The fold asks for the column instead.
 #[derive(Deserialize)]
 struct Entry {
     amount: i64,
@@ -84,14 +84,14 @@ impl Fold for Folded {
         event: &Event<'_>,
         messages: &mut Messages,
     ) -> Result<Option<Balance>, HandlerError> {
-        let entry: Entry = event.json()?;
+        let amount: i64 = event.get("amount")?;
         let mut balance = state.unwrap_or_default();
         balance.amount = balance
             .amount
-            .checked_add(entry.amount)
+            .checked_add(amount)
             .ok_or_else(|| HandlerError::terminal("the balance is too large"))?;
         balance.entries += 1;
-        if let Some(message) = self.0.message(event.entity(), entry.amount, balance.amount) {
+        if let Some(message) = self.0.message(event.entity(), amount, balance.amount) {
             messages.emit("overdraft", message);
         }
         Ok(Some(balance))
@@ -214,6 +214,11 @@ fn registry() -> Result<Registry, RegistryError> {
             projection
                 .entity(Source::Pointer("/account".to_owned()))
                 .sequence(Source::Pointer("/seq".to_owned()))
+                .column(Column::new(
+                    "amount",
+                    ColumnType::Bigint,
+                    Source::Pointer("/amount".to_owned()),
+                ))
                 .setup(setup),
         )?;
     }

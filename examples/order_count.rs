@@ -20,7 +20,8 @@ use tidegate::projection::{
     Batch, BatchHandler, Context, Event, Gate, HandlerError, Message, Projection, Registry, Source,
 };
 
-const SETUP: &str = "CREATE TABLE order_count (customer text PRIMARY KEY, orders bigint NOT NULL)";
+const SETUP: &str =
+    r#"CREATE TABLE order_count (customer text COLLATE "C" PRIMARY KEY, orders bigint NOT NULL)"#;
 
 // One row per customer even if the batch has many of its orders: ON CONFLICT touches a row once only.
 const ADD: &str = "

@@ -62,9 +62,9 @@ pub fn orders() -> Projection {
         .sequence(Source::Header("version".to_owned()))
         .tombstones(Tombstones::Event)
         .setup(
-            "CREATE TABLE order_state (
-                 order_id text PRIMARY KEY, status text NOT NULL, total bigint NOT NULL, coupon text
-             )",
+            r#"CREATE TABLE order_state (
+                 order_id text COLLATE "C" PRIMARY KEY, status text NOT NULL, total bigint NOT NULL, coupon text
+             )"#,
         )
 }
 
@@ -114,8 +114,8 @@ pub fn totals() -> Projection {
     Projection::batch("totals_in_batches", 1, &["sales"], Gate::None, Totals)
         .event_id(Source::Pointer("/id".to_owned()))
         .setup(
-            "CREATE TABLE sales (country text PRIMARY KEY, sales bigint NOT NULL, cents bigint NOT NULL)
-             WITH (fillfactor = 70)",
+            r#"CREATE TABLE sales (country text COLLATE "C" PRIMARY KEY, sales bigint NOT NULL, cents bigint NOT NULL)
+             WITH (fillfactor = 70)"#,
         )
 }
 

@@ -1,5 +1,5 @@
 CREATE TABLE activity (
-    id     text PRIMARY KEY,
+    id     text COLLATE "C" PRIMARY KEY,
     author text NOT NULL,
     kind   text NOT NULL,
     text   text NOT NULL,
@@ -9,6 +9,6 @@ CREATE TABLE activity (
 CREATE INDEX activity_by_author ON activity (author, at DESC);
 
 CREATE TABLE posts (
-    author     text PRIMARY KEY,
+    author     text COLLATE "C" PRIMARY KEY,
     activities bigint NOT NULL
 ) WITH (fillfactor = 80);

@@ -1,5 +1,5 @@
 CREATE TABLE balance (
-    account text PRIMARY KEY,
+    account text COLLATE "C" PRIMARY KEY,
     amount  bigint NOT NULL,
     entries bigint NOT NULL
 ) WITH (fillfactor = 80);

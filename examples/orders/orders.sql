@@ -1,5 +1,5 @@
 CREATE TABLE order_state (
-    order_id text PRIMARY KEY,
+    order_id text COLLATE "C" PRIMARY KEY,
     status   text NOT NULL,
     total    bigint NOT NULL,
     at       timestamptz NOT NULL,

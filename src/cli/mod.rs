@@ -289,10 +289,7 @@ fn environment() -> impl Iterator<Item = (String, String)> {
 }
 
 fn confirmed() -> Result<bool, Failed> {
-    if !std::io::stdin().is_terminal() {
-        let error = anyhow::anyhow!("not on a terminal: say --yes to go on");
-        return Err(Failed::new(64, error));
-    }
+    can_ask()?;
     print!("Go on? [y/N] ");
     let mut answer = String::new();
     let read = std::io::stdout()
@@ -300,6 +297,17 @@ fn confirmed() -> Result<bool, Failed> {
         .and_then(|()| std::io::stdin().read_line(&mut answer));
     read.map_err(|error| Failed::new(CODE_NEEDS_A_PERSON, error))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// For whoever asks late: better told before anything is done.
+fn can_ask() -> Done {
+    match std::io::stdin().is_terminal() {
+        true => Ok(()),
+        false => Err(Failed::new(
+            64,
+            anyhow::anyhow!("not on a terminal: say --yes to go on"),
+        )),
+    }
 }
 
 /// Who acts, for the record.

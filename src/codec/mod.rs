@@ -58,6 +58,7 @@ pub(crate) struct Decoder {
     event_source: Option<Place>,
     types: Option<(Place, Types)>,
     columns: Vec<(Column, Place)>,
+    column_names: Arc<[String]>,
     tombstones: Tombstones,
 }
 
@@ -216,6 +217,10 @@ impl Decoder {
             event_id,
             event_source,
             types,
+            column_names: columns
+                .iter()
+                .map(|(column, _)| column.name.clone())
+                .collect(),
             columns,
             tombstones: projection.tombstones,
         }
@@ -312,6 +317,7 @@ impl Decoder {
             columns: columns
                 .map(|(column, _)| ColumnData::new(column.column_type))
                 .collect(),
+            column_names: Arc::clone(&self.column_names),
             types: Vec::new(),
             filtered: Vec::new(),
             rejected: BTreeMap::new(),

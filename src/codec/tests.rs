@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::projection::{Column, ColumnType};
+use crate::engine::Class;
+use crate::projection::{Batch, Column, ColumnType};
 use crate::types::{Header, RecordBuilder};
 
 use ColumnType::{
@@ -1510,4 +1511,52 @@ async fn a_doubt_of_a_number_parks_nothing_that_has_no_number() {
         let events = decoder.decode(&[(&partition, &records[..])]).unwrap();
         assert_eq!(events.rejected.len(), 0);
     }
+}
+
+#[test]
+fn a_handler_reads_columns_by_name_and_type() {
+    let mut projection = projection(&[
+        ("amount", Bigint, pointer("/amount"), false),
+        ("price", Numeric, pointer("/price"), false),
+        ("note", Text, pointer("/note"), true),
+    ]);
+    projection.tombstones = crate::projection::Tombstones::Event;
+    let partition = TopicPartition::new("t", 0);
+    let whole = br#"{"amount": -5, "price": 1.10}"#;
+    let gone = RecordBuilder::default();
+    let records = [value(whole).build(), gone.build()];
+    let events = Decoder::new(&projection, None)
+        .decode(&[(&partition, &records[..])])
+        .unwrap();
+    let batch = Batch {
+        events: &events,
+        by_entity: &[0, 1],
+        in_order: &[0, 1],
+        gate_rows: None,
+    };
+    let [event, gone] = [0, 1].map(|event| batch.iter().nth(event).unwrap());
+    assert_eq!(event.get::<i64>("amount").unwrap(), -5);
+    assert_eq!(event.get::<Option<i64>>("amount").unwrap(), Some(-5));
+    assert_eq!(event.get::<&str>("price").unwrap(), "1.10");
+    assert_eq!(event.get::<Option<&str>>("note").unwrap(), None);
+    assert_eq!(gone.get::<Option<i64>>("amount").unwrap(), None);
+
+    let null = gone.get::<i64>("amount").unwrap_err();
+    assert_eq!(null.class(), Class::Terminal);
+    assert_eq!(
+        (null.place(), null.to_string().as_str()),
+        (Some(1), "column `amount` is null")
+    );
+    let other = event.get::<i32>("amount").unwrap_err();
+    assert_eq!(other.class(), Class::Halt);
+    assert_eq!(
+        other.to_string(),
+        "column `amount` is no i32: it has Bigint(-5)"
+    );
+    let unknown = event.get::<i64>("amonut").unwrap_err();
+    assert_eq!(unknown.class(), Class::Halt);
+    assert_eq!(
+        unknown.to_string(),
+        "there is no column `amonut`; declared are amount, price, note"
+    );
 }

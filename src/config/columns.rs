@@ -6,8 +6,7 @@ use toml::de::DeValue;
 use super::projections::source;
 use super::section::{Section, Setting, Sources, article};
 use crate::codec::default_problem;
-use crate::projection::{Column, ColumnType, Source, TimeUnit};
-use crate::sql_projection::column_problem;
+use crate::projection::{Column, ColumnType, Source, TimeUnit, column_problem};
 
 /// The columns that could be read, and the names of those that could not.
 pub(super) struct Columns {

@@ -100,6 +100,8 @@ pub(crate) struct Apply {
 /// How a read model is built beside the live one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rebuild {
+    /// Whether this process works on builds that were left to the service.
+    pub(crate) enabled: bool,
     pub(crate) writers: usize,
     /// Bytes of what all writers may have taken in and not written.
     pub(crate) memory_max: usize,
@@ -552,10 +554,11 @@ fn read_rebuild(section: Section<'_>, sources: &mut Sources<'_>) -> Rebuild {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let megabytes = section.count("memory_mb_max", 1..=1_000_000, 512, sources);
     let rebuild = Rebuild {
+        enabled: section.flag("enabled", true, sources),
         writers: section.count("writers", 1..=64, cores.min(4), sources),
         memory_max: megabytes.saturating_mul(1 << 20),
     };
-    section.finish(&["writers", "memory_mb_max"], sources);
+    section.finish(&["enabled", "writers", "memory_mb_max"], sources);
     rebuild
 }
 

@@ -122,6 +122,17 @@ pub(crate) struct Build {
     pub(crate) remaining: i64,
 }
 
+/// A build that was left to the service, and why it does not go on.
+#[derive(Clone, Debug)]
+pub(crate) struct Detached {
+    pub(crate) projection: String,
+    pub(crate) generation: i32,
+    /// Empty if it does.
+    pub(crate) trouble: String,
+    /// When that was seen first.
+    pub(crate) since: Instant,
+}
+
 /// Parked records of one projection and reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Letters {
@@ -136,6 +147,7 @@ pub(crate) struct Letters {
 pub(crate) struct Figures {
     pub(crate) letters: Vec<Letters>,
     pub(crate) builds: Vec<Build>,
+    pub(crate) detached: Vec<Detached>,
     /// Projections, and whether they are paused.
     pub(crate) paused: BTreeMap<String, bool>,
     pub(crate) unsent: i64,
@@ -168,6 +180,8 @@ pub(crate) struct Snapshot {
     /// What has not started yet, since when, and why.
     pub(crate) starting: BTreeMap<String, (Instant, String)>,
     pub(crate) stopping: bool,
+    /// Projections whose group this process stays out of, since the tables for its definition are not live, and since when.
+    pub(crate) out_of_group: BTreeMap<String, Instant>,
     pub(crate) partitions: BTreeMap<(String, TopicPartition), View>,
     /// None until it was asked for the first time.
     pub(crate) database: Option<Dependency>,
@@ -185,6 +199,7 @@ pub(crate) struct Snapshot {
 struct Seen {
     starting: BTreeMap<String, (Instant, String)>,
     stopping: bool,
+    out_of_group: BTreeMap<String, Instant>,
     /// By projection, so that writers find theirs without a new name.
     partitions: BTreeMap<String, BTreeMap<TopicPartition, View>>,
     database: Option<Dependency>,
@@ -233,6 +248,7 @@ impl Board {
             seen: Arc::new(Mutex::new(Seen {
                 starting: BTreeMap::from([service]),
                 stopping: false,
+                out_of_group: BTreeMap::new(),
                 partitions: BTreeMap::new(),
                 database: None,
                 kafka: None,
@@ -264,6 +280,18 @@ impl Board {
 
     pub(crate) fn stopping(&self) {
         self.seen().stopping = true;
+    }
+
+    /// The tables for this process' definition are not live; until they are it does nothing.
+    pub(crate) fn out_of_group(&self, projection: &str) {
+        let since = Instant::now();
+        self.seen()
+            .out_of_group
+            .insert(projection.to_owned(), since);
+    }
+
+    pub(crate) fn in_group(&self, projection: &str) {
+        self.seen().out_of_group.remove(projection);
     }
 
     /// A writer of this projection lives as long as what is returned.
@@ -413,8 +441,18 @@ impl Board {
         turn(&mut self.seen().kafka, answer);
     }
 
-    pub(crate) fn figures(&self, figures: Figures) {
-        self.seen().figures = Some(figures);
+    pub(crate) fn figures(&self, mut figures: Figures) {
+        let mut seen = self.seen();
+        for new in &mut figures.detached {
+            let mut known = seen.figures.iter().flat_map(|figures| &figures.detached);
+            let same = |old: &&Detached| {
+                old.projection == new.projection && old.trouble.is_empty() == new.trouble.is_empty()
+            };
+            if let Some(old) = known.find(same) {
+                new.since = old.since;
+            }
+        }
+        seen.figures = Some(figures);
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -437,6 +475,7 @@ impl Board {
             clock: Utc::now(),
             starting: seen.starting.clone(),
             stopping: seen.stopping,
+            out_of_group: seen.out_of_group.clone(),
             partitions: partitions.collect(),
             database: seen.database.clone(),
             kafka: seen.kafka.clone(),

@@ -6,7 +6,9 @@
 mod board;
 mod verdict;
 
-pub(crate) use board::{Board, Build, Doing, Figures, Letters, Lock, Log, Share, Snapshot};
+pub(crate) use board::{
+    Board, Build, Detached, Doing, Figures, Letters, Lock, Log, Share, Snapshot,
+};
 pub(crate) use verdict::{Reason, Verdict};
 
 #[cfg(test)]

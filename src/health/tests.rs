@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use chrono::Utc;
 
 use super::board::View;
-use super::{Board, Doing, Lock, Log, Share, Snapshot, Verdict};
+use super::{Board, Detached, Doing, Figures, Lock, Log, Share, Snapshot, Verdict};
 use crate::types::TopicPartition;
 
 const PATIENCE: Duration = Duration::from_secs(75);
@@ -157,6 +157,44 @@ fn a_dependency_that_is_away_makes_unable_until_it_is_back() {
     assert_eq!(codes(), [""; 0]);
     board.stopping();
     assert_eq!(codes(), ["stopping"]);
+}
+
+#[test]
+fn whoever_is_out_of_the_group_is_not_ready_and_no_stall() {
+    let board = Board::new(true);
+    board.started("service");
+    board.out_of_group("p");
+    let mut seen = board.snapshot();
+    let long_ago = Instant::now().checked_sub(PATIENCE * 2).unwrap();
+    seen.out_of_group.insert("p".to_owned(), long_ago);
+    assert_eq!(verdict().unable(&seen)[0].code, "not_live");
+    assert!(verdict().stalled(&seen).is_empty());
+    board.in_group("p");
+    assert!(verdict().unable(&board.snapshot()).is_empty());
+}
+
+#[test]
+fn a_build_that_needs_a_person_is_told_since_it_does() {
+    let board = Board::new(true);
+    board.started("service");
+    let see = |trouble: &str, since| {
+        board.figures(Figures {
+            detached: vec![Detached {
+                projection: "p".to_owned(),
+                generation: 2,
+                trouble: trouble.to_owned(),
+                since,
+            }],
+            ..Figures::default()
+        });
+        verdict().stalled(&board.snapshot())
+    };
+    let began = Instant::now().checked_sub(PATIENCE).unwrap();
+    assert!(see("", began).is_empty());
+    assert_eq!(see("one", began)[0].code, "build_halted");
+    let reasons = see("two", Instant::now());
+    assert_eq!((reasons[0].seconds, reasons.len()), (PATIENCE.as_secs(), 1));
+    assert!(see("", Instant::now()).is_empty());
 }
 
 #[test]

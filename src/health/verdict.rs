@@ -80,6 +80,14 @@ impl Verdict {
             };
             reasons.push(whole("starting", text, *since));
         }
+        for (projection, since) in &seen.out_of_group {
+            let text = "the tables for this process' definition are not live: they are being built, or others have taken their place".to_owned();
+            let projection = Some(projection.clone());
+            reasons.push(Reason {
+                projection,
+                ..whole("not_live", text, *since)
+            });
+        }
         for (code, dependency) in [
             ("database_unreachable", &seen.database),
             ("kafka_unreachable", &seen.kafka),
@@ -103,6 +111,15 @@ impl Verdict {
         let mut reasons: Vec<Reason> = unable
             .filter(|reason| reason.code == "starting" && late(reason))
             .collect();
+        let detached = seen.figures.iter().flat_map(|figures| &figures.detached);
+        let halted = detached.filter(|build| !build.trouble.is_empty());
+        reasons.extend(halted.map(|build| Reason {
+            code: "build_halted",
+            projection: Some(build.projection.clone()),
+            partition: None,
+            text: format!("generation {}: {}", build.generation, build.trouble),
+            seconds: seen.now.saturating_duration_since(build.since).as_secs(),
+        }));
         for ((projection, partition), view) in &seen.partitions {
             if let Some((code, mut text, since)) = self.why_stalled(seen, view) {
                 for lock in seen

@@ -28,6 +28,12 @@ pub(super) fn progress(seen: &Snapshot, reasons: &[Reason]) -> Value {
         .filter(|(_, paused)| **paused)
         .map(|(projection, _)| Value::from(projection.as_str()))
         .collect();
+    let builds = seen.figures.iter().flat_map(|figures| &figures.detached);
+    answer["builds"] = builds
+        .map(|build| {
+            json!({ "projection": build.projection, "generation": build.generation, "trouble": build.trouble })
+        })
+        .collect();
     answer
 }
 

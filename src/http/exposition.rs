@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use crate::health::{Build, Snapshot, Verdict};
 use crate::telemetry::table::{
     BUILD_INFO, DATABASE_UP, HELD_BACK_RECORDS, KAFKA_UP, LAG_RECORDS, LAG_SECONDS,
-    LOG_START_DISTANCE_RECORDS, OUTBOX_OLDEST_UNSENT_AGE_SECONDS, OUTBOX_QUARANTINED_MESSAGES,
-    OUTBOX_UNSENT_MESSAGES, PARKED_OLDEST_AGE_SECONDS, PARKED_RECORDS, PARTITION_STATE,
-    POSITION_NEXT_OFFSET, PROCESS_START_TIME_SECONDS, PROJECTION_PAUSED, READY,
-    REBUILD_DONE_RECORDS, REBUILD_LEFT_RECORDS, RETENTION_RUNWAY_SECONDS, STALLED,
+    LOG_START_DISTANCE_RECORDS, OUT_OF_GROUP, OUTBOX_OLDEST_UNSENT_AGE_SECONDS,
+    OUTBOX_QUARANTINED_MESSAGES, OUTBOX_UNSENT_MESSAGES, PARKED_OLDEST_AGE_SECONDS, PARKED_RECORDS,
+    PARTITION_STATE, POSITION_NEXT_OFFSET, PROCESS_START_TIME_SECONDS, PROJECTION_PAUSED, READY,
+    REBUILD_DONE_RECORDS, REBUILD_HALTED, REBUILD_LEFT_RECORDS, RETENTION_RUNWAY_SECONDS, STALLED,
 };
 use crate::telemetry::{self, Metric};
 
@@ -17,6 +17,8 @@ use crate::telemetry::{self, Metric};
 pub(super) fn write(text: &mut String, seen: &Snapshot, verdict: &Verdict) {
     of_partitions(text, seen);
     of_database(text, seen);
+    let out = seen.out_of_group.keys();
+    family(text, OUT_OF_GROUP, out.map(|name| (vec![&**name], 1.0)));
     let yes = |yes: bool| if yes { 1.0 } else { 0.0 };
     one(text, READY, yes(verdict.unable(seen).is_empty()));
     one(text, STALLED, yes(!verdict.stalled(seen).is_empty()));
@@ -107,6 +109,11 @@ fn of_database(text: &mut String, seen: &Snapshot) {
         });
         family(text, metric, series);
     }
+    let halted = figures.detached.iter().map(|of| {
+        let halted = !of.trouble.is_empty();
+        (vec![&*of.projection], f64::from(u8::from(halted)))
+    });
+    family(text, REBUILD_HALTED, halted);
     let letters = figures.letters.iter();
     let parked = letters.map(|of| (vec![&*of.projection, &*of.reason], of.waiting as f64));
     family(text, PARKED_RECORDS, parked);

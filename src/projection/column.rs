@@ -1,4 +1,4 @@
-//! Typed columns of a batch: what a SQL projection's statements see as `events`.
+//! Typed columns of a batch: what a SQL projection's statements see as `events`, and handlers by [`Event::get`].
 
 use std::fmt;
 use std::ops::Range;
@@ -7,9 +7,17 @@ use std::str::FromStr;
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use uuid::Uuid;
 
+#[cfg(doc)]
+use super::events::Event;
 use super::source::Source;
 
-/// A declared column of a SQL projection.
+/// A value that is taken from each record, as a certain type.
+///
+/// ```
+/// # use tidegate::projection::{Column, ColumnType, Source};
+/// let amount = Column::new("amount", ColumnType::Bigint, Source::Pointer("/amount".to_owned()));
+/// let note = Column { nullable: true, ..Column::new("note", ColumnType::Text, Source::Header("note".to_owned())) };
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// The column's name in `events`.
@@ -24,6 +32,20 @@ pub struct Column {
     pub default: Option<String>,
     /// What a number counts where a time is wanted.
     pub unit: Option<TimeUnit>,
+}
+
+impl Column {
+    /// A column that has a value in every record.
+    pub fn new(name: &str, column_type: ColumnType, source: Source) -> Self {
+        Self {
+            name: name.to_owned(),
+            column_type,
+            source,
+            nullable: false,
+            default: None,
+            unit: None,
+        }
+    }
 }
 
 /// What a number since 1970 counts.
@@ -225,6 +247,99 @@ impl ColumnData {
             ColumnType::Text | ColumnType::Numeric | ColumnType::Jsonb => {
                 Self::Text(TextColumn::default())
             }
+        }
+    }
+
+    /// The value of an event.
+    pub(super) fn get(&self, event: usize) -> ColumnValue<'_> {
+        let value = match self {
+            Self::Bigint(column) => column[event].map(ColumnValue::Bigint),
+            Self::Integer(column) => column[event].map(ColumnValue::Integer),
+            Self::Double(column) => column[event].map(ColumnValue::Double),
+            Self::Boolean(column) => column[event].map(ColumnValue::Boolean),
+            Self::Uuid(column) => column[event].map(ColumnValue::Uuid),
+            Self::Timestamptz(column) => column[event].map(ColumnValue::Timestamptz),
+            Self::Timestamp(column) => column[event].map(ColumnValue::Timestamp),
+            Self::Date(column) => column[event].map(ColumnValue::Date),
+            Self::Bytea(column) => column[event].as_deref().map(ColumnValue::Bytea),
+            Self::Text(column) => column.get(event).map(ColumnValue::Text),
+        };
+        value.unwrap_or(ColumnValue::Null)
+    }
+}
+
+/// What a column has for one event.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ColumnValue<'a> {
+    /// Nothing, where that is allowed.
+    Null,
+    /// Of a `bigint`.
+    Bigint(i64),
+    /// Of an `integer`.
+    Integer(i32),
+    /// Of a `double precision`.
+    Double(f64),
+    /// Of a `boolean`.
+    Boolean(bool),
+    /// Of a `uuid`.
+    Uuid(Uuid),
+    /// Of a `timestamptz`.
+    Timestamptz(DateTime<Utc>),
+    /// Of a `timestamp`.
+    Timestamp(NaiveDateTime),
+    /// Of a `date`.
+    Date(NaiveDate),
+    /// Of a `bytea`.
+    Bytea(&'a [u8]),
+    /// Of a `text`, and of `numeric` and `jsonb` as they are written.
+    Text(&'a str),
+}
+
+/// A type that [`Event::get`] can read a column as. `Option` is for a column that may be null.
+pub trait FromColumn<'a>: Sized {
+    /// What it is, for an error.
+    const NAME: &'static str;
+
+    /// The value, unless it is of another type.
+    fn from_column(value: ColumnValue<'a>) -> Option<Self>;
+}
+
+macro_rules! from_column {
+    ($($type:ty: $variant:ident),*) => {$(
+        impl<'a> FromColumn<'a> for $type {
+            const NAME: &'static str = stringify!($type);
+
+            fn from_column(value: ColumnValue<'a>) -> Option<Self> {
+                match value {
+                    ColumnValue::$variant(value) => Some(value),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+from_column!(
+    i64: Bigint,
+    i32: Integer,
+    f64: Double,
+    bool: Boolean,
+    Uuid: Uuid,
+    DateTime<Utc>: Timestamptz,
+    NaiveDateTime: Timestamp,
+    NaiveDate: Date,
+    &'a [u8]: Bytea,
+    &'a str: Text
+);
+
+impl<'a, T: FromColumn<'a>> FromColumn<'a> for Option<T> {
+    const NAME: &'static str = T::NAME;
+
+    fn from_column(value: ColumnValue<'a>) -> Option<Self> {
+        match value {
+            ColumnValue::Null => Some(None),
+            value => T::from_column(value).map(Some),
         }
     }
 }

@@ -378,6 +378,14 @@ impl Projection {
         self
     }
 
+    /// A value that is taken from each record, for [`Event::get`](super::Event::get). A record without it, or with another
+    /// type, cannot be applied. What it stands for belongs to the `version`, as what the handler does.
+    #[must_use]
+    pub fn column(mut self, column: Column) -> Self {
+        self.columns.push(column);
+        self
+    }
+
     /// Where the event's id stands: turns on the inbox, which drops an id that was applied already.
     #[must_use]
     pub fn event_id(mut self, source: Source) -> Self {

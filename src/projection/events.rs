@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use super::column::{ColumnData, TextColumn};
+use super::column::{ColumnData, ColumnValue, FromColumn, TextColumn};
 use super::gate_in::GateRows;
 use super::handler::HandlerError;
+use crate::engine::Class;
 use crate::engine::parking::Rejection;
 use crate::types::{Record, TopicPartition};
 
@@ -44,6 +46,8 @@ pub(crate) struct Events<'a> {
     pub(crate) sequences: Vec<Option<i64>>,
     pub(crate) event_ids: TextColumn,
     pub(crate) columns: Vec<ColumnData>,
+    /// Their names.
+    pub(crate) column_names: Arc<[String]>,
     /// Each event's type, as its place among those that the projection knows.
     pub(crate) types: Vec<Option<u16>>,
     pub(crate) filtered: Vec<bool>,
@@ -170,6 +174,47 @@ impl<'a> Event<'a> {
     /// The event's number within its entity, if the projection declares one.
     pub fn sequence(&self) -> Option<i64> {
         self.events.sequences[self.reference as usize]
+    }
+
+    /// The value of a column that the projection [declares](super::Projection::column): an `i64` of a `bigint`, a `&str`
+    /// of a `text`, and so on as [`ColumnValue`] says; an `Option` of it where the column is nullable.
+    ///
+    /// It was read when the batch was, in whatever format the record has, so this costs next to nothing.
+    ///
+    /// ```
+    /// # use tidegate::projection::{Event, HandlerError};
+    /// # fn amount(event: &Event<'_>) -> Result<(), HandlerError> {
+    /// let amount: i64 = event.get("amount")?;
+    /// let note: Option<&str> = event.get("note")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// That the column is null, which is this event's fault; or that there is none of that name or type, which halts the
+    /// partition.
+    pub fn get<T: FromColumn<'a>>(&self, column: &str) -> Result<T, HandlerError> {
+        let (events, names) = (self.events, &self.events.column_names);
+        let Some(index) = names.iter().position(|name| name == column) else {
+            let why = format!(
+                "there is no column `{column}`; declared are {}",
+                match names.is_empty() {
+                    true => "none: see `Projection::column`".to_owned(),
+                    false => names.join(", "),
+                }
+            );
+            return Err(HandlerError::new(Class::Halt, why));
+        };
+        let value = events.columns[index].get(self.reference as usize);
+        T::from_column(value).ok_or_else(|| match value {
+            ColumnValue::Null => {
+                HandlerError::terminal(format!("column `{column}` is null")).at(self)
+            }
+            value => {
+                let why = format!("column `{column}` is no {}: it has {value:?}", T::NAME);
+                HandlerError::new(Class::Halt, why)
+            }
+        })
     }
 
     /// The value as JSON.

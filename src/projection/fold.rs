@@ -18,7 +18,7 @@ use super::bulk::{Bulk, Fields, Statements, States, is_plain, types};
 use super::context::Context;
 use super::definition::Gate;
 use super::events::{Batch, Event, Ref};
-use super::gate_in::{GateIn, SEQUENCE};
+use super::gate_in::{GateIn, GateRows, Place, SEQUENCE};
 use super::handler::{Handler, HandlerError};
 use crate::engine::Class;
 use crate::types::Message;
@@ -34,7 +34,7 @@ use crate::types::Message;
 /// }
 ///
 /// impl State for Balance {
-///     const TABLE: &'static str = "balance"; // CREATE TABLE balance (account text PRIMARY KEY, amount bigint NOT NULL)
+///     const TABLE: &'static str = "balance"; // CREATE TABLE balance (account text COLLATE "C" PRIMARY KEY, amount bigint NOT NULL)
 ///     const KEY: &'static str = "account";
 ///
 ///     fn columns(columns: &mut Columns<'_, Self>) {
@@ -201,6 +201,8 @@ pub(crate) struct Folded<F> {
     /// The same with the gate in the row.
     gate_in: GateIn,
     insert: Arc<str>,
+    /// Where a row may be there all the same, and that is no error of the statement.
+    insert_missing: Arc<str>,
     update: Arc<str>,
     /// The same from memory.
     pub(super) bulk: Arc<Statements>,
@@ -218,9 +220,11 @@ struct Changes<'e, S> {
 struct Kept<'e, S> {
     entities: Vec<&'e str>,
     states: Vec<S>,
-    /// With the gate in the row: the sequence of each one's last event, and the one that its row carried before.
+    /// With the gate in the row: the sequence of each one's last event, the one that its row carried before, and where
+    /// that stood.
     sequences: Vec<i64>,
     previous: Vec<i64>,
+    places: Vec<Place>,
 }
 
 impl<S> Default for Kept<'_, S> {
@@ -230,6 +234,7 @@ impl<S> Default for Kept<'_, S> {
             states: Vec::new(),
             sequences: Vec::new(),
             previous: Vec::new(),
+            places: Vec::new(),
         }
     }
 }
@@ -244,6 +249,7 @@ impl<S: State> Kept<'_, S> {
             columns.push(self.sequences);
             if !self.previous.is_empty() {
                 columns.push(self.previous);
+                columns.push(self.places);
             }
         }
         columns.end().map(|columns| columns.arguments)
@@ -267,7 +273,7 @@ impl<F: Fold> Folded<F> {
             let _ = write!(named, ", unnest(${number}) AS c{number}");
             let _ = write!(compared, ", {name} = m.c{number}");
         }
-        let (sequence, previous) = (number + 1, number + 2);
+        let (sequence, previous, place) = (number + 1, number + 2, number + 3);
         let met = match set.is_empty() {
             true => "NOTHING".to_owned(),
             false => format!("UPDATE SET {}", set.join(", ")),
@@ -292,6 +298,9 @@ impl<F: Fold> Folded<F> {
             )
             .into(),
         };
+        let insert = format!(
+            "INSERT INTO {table} ({key}{listed}, {SEQUENCE}) SELECT unnest($1){arrays}, unnest(${sequence})"
+        );
         Self {
             fold: Arc::new(fold),
             bulk: Arc::new(bulk),
@@ -299,12 +308,11 @@ impl<F: Fold> Folded<F> {
             store,
             delete,
             gate_in: GateIn::new(F::State::TABLE, F::State::KEY, &listed),
-            insert: format!(
-                "INSERT INTO {table} ({key}{listed}, {SEQUENCE}) SELECT unnest($1){arrays}, unnest(${sequence}) ON CONFLICT ({key}) DO NOTHING"
-            )
-            .into(),
+            insert_missing: format!("{insert} ON CONFLICT ({key}) DO NOTHING").into(),
+            insert: insert.into(),
+            // By their places rows are found in half the time that it takes by the index.
             update: format!(
-                "UPDATE {table} AS s SET {compared} FROM (SELECT unnest($1) AS key{named}, unnest(${sequence}) AS sequence, unnest(${previous}) AS previous) AS m WHERE s.{key} = m.key AND s.{SEQUENCE} = m.previous"
+                "UPDATE {table} AS s SET {compared} FROM (SELECT unnest($1) AS key{named}, unnest(${sequence}) AS sequence, unnest(${previous}) AS previous, unnest(${place}) AS place) AS m WHERE s.ctid = m.place AND s.{key} = m.key AND s.{SEQUENCE} = m.previous"
             )
             .into(),
         }
@@ -321,22 +329,7 @@ impl<F: Fold> Folded<F> {
         batch: &Batch<'_>,
     ) -> Result<(), HandlerError> {
         if let Some(rows) = batch.gate_rows {
-            let mut rows = rows.walk();
-            let found = |entity: &str| {
-                let (sequence, row) = rows.find(entity)?;
-                Some((Some(sequence), row))
-            };
-            let changes = self.fold_all(ctx, batch, found)?;
-            if let Some(entity) = changes.gone.first() {
-                return Err(HandlerError::new(
-                    Class::Halt,
-                    format!(
-                        "the fold returned no state for entity `{entity}`, whose row carries its gate and must stay; return a state that says so, or use `Projection::fold`"
-                    ),
-                ));
-            }
-            self.write_compared(ctx, &self.insert, changes.kept).await?;
-            return self.write_compared(ctx, &self.update, changes.met).await;
+            return self.apply_compared(ctx, batch, rows).await;
         }
         let asked: Vec<&str> = entities(batch).map(|(entity, _)| entity).collect();
         let loaded = sqlx::query(AssertSqlSafe(Arc::clone(&self.load)))
@@ -361,6 +354,44 @@ impl<F: Fold> Folded<F> {
                 .map_err(|error| failed("writing states", error))?;
         }
         Ok(())
+    }
+
+    /// The same with the gate in the row.
+    async fn apply_compared(
+        &self,
+        ctx: &mut Context<'_>,
+        batch: &Batch<'_>,
+        rows: &GateRows,
+    ) -> Result<(), HandlerError> {
+        let mut walk = rows.walk();
+        let found = |entity: &str| {
+            let (sequence, row) = walk.find(entity)?;
+            Some((Some(sequence), row))
+        };
+        let changes = self.fold_all(ctx, batch, found)?;
+        if let Some(entity) = changes.gone.first() {
+            return Err(HandlerError::new(
+                Class::Halt,
+                format!(
+                    "the fold returned no state for entity `{entity}`, whose row carries its gate and must stay; return a state that says so, or use `Projection::fold`"
+                ),
+            ));
+        }
+        // Somebody else may make a row meanwhile. Looking for it is half of the work, and it hardly ever happens: then the
+        // index says so, and the batch is applied again where nobody else can.
+        let insert = match rows.alone {
+            true => &self.insert_missing,
+            false => &self.insert,
+        };
+        let new = changes.kept.entities.len();
+        let inserted = self.write_compared(ctx, insert, changes.kept).await;
+        match inserted {
+            Err(error) if !rows.alone && is_met(&error) => {
+                return Err(HandlerError::rows_missed("writing states", 0, new));
+            }
+            inserted => inserted?,
+        }
+        self.write_compared(ctx, &self.update, changes.met).await
     }
 
     /// Writes states whose rows are still as they were read, or were not there (I4).
@@ -446,7 +477,7 @@ impl<F: Fold> Folded<F> {
                     ctx.emit_ref(*reference, &name, message)?;
                 }
             }
-            let previous = row.and_then(|(previous, _)| previous);
+            let previous = row.and_then(|(previous, row)| Some((previous?, row)));
             match state {
                 Some(state) => {
                     let kept = match previous {
@@ -458,7 +489,12 @@ impl<F: Fold> Folded<F> {
                     // One of several events is the newest: the last that was admitted.
                     let last = refs.last().and_then(|r| events.sequences[*r as usize]);
                     kept.sequences.extend(last);
-                    kept.previous.extend(previous);
+                    if let Some((sequence, row)) = previous {
+                        kept.previous.push(sequence);
+                        let place =
+                            Place::of(row).map_err(|error| failed("reading a state", error))?;
+                        kept.places.push(place);
+                    }
                 }
                 None if row.is_some() || batch.gate_rows.is_some() => changes.gone.push(entity),
                 None => {}
@@ -475,6 +511,12 @@ fn entities<'e>(batch: &Batch<'e>) -> impl Iterator<Item = (&'e str, &'e [Ref])>
     let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
     let groups = batch.by_entity.chunk_by(same);
     groups.map(|refs| (events.entity(refs[0]), refs))
+}
+
+/// Whether a row was there that was not to be.
+fn is_met(error: &HandlerError) -> bool {
+    let code = error.sql().and_then(crate::store::sqlstate);
+    code.as_deref() == Some("23505")
 }
 
 pub(super) fn failed(doing: &str, error: sqlx::Error) -> HandlerError {

@@ -7,8 +7,11 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef};
+use sqlx::{AssertSqlSafe, Decode, Encode, PgConnection, Postgres, Row as _, Type};
 
 use super::fold::quoted;
 use super::handler::HandlerError;
@@ -25,7 +28,7 @@ pub(crate) struct GateIn {
     pub(crate) table: String,
     /// Its primary key, of type `text`: the entity.
     pub(crate) key: String,
-    /// Reads the rows of entities: key, sequence, and what else the handler needs.
+    /// Reads the rows of entities: key, sequence, place, and what else the handler needs.
     load: Arc<str>,
 }
 
@@ -34,7 +37,7 @@ impl GateIn {
     pub(crate) fn new(table: &str, key: &str, further: &str) -> Self {
         let (table_sql, key_sql) = (quoted(table), quoted(key));
         let load = format!(
-            "SELECT {key_sql}, {SEQUENCE}{further} FROM {table_sql} WHERE {key_sql} = ANY ($1)"
+            "SELECT {key_sql}, {SEQUENCE}, ctid{further} FROM {table_sql} WHERE {key_sql} = ANY ($1)"
         );
         Self {
             table: table.to_owned(),
@@ -78,7 +81,11 @@ impl GateIn {
                     .into_iter()
                     .map(|(_, sequence, index)| (sequence, index));
                 let sorted = sorted.collect();
-                Ok(GateRows { rows, sorted })
+                Ok(GateRows {
+                    rows,
+                    sorted,
+                    alone: false,
+                })
             }
             Some(key) => Err(HandlerError::new(
                 Class::Halt,
@@ -105,8 +112,10 @@ impl fmt::Display for GateIn {
 #[derive(Default)]
 pub(crate) struct GateRows {
     rows: Vec<PgRow>,
-    /// Sequence and place of each row, by entity.
+    /// Sequence and index of each row, by entity.
     sorted: Vec<(i64, usize)>,
+    /// Whether nobody else can write any meanwhile.
+    pub(crate) alone: bool,
 }
 
 impl fmt::Debug for GateRows {
@@ -122,6 +131,44 @@ impl GateRows {
             rows: &self.rows,
             rest: &self.sorted,
         }
+    }
+}
+
+/// Where a row stood in its table when it was read: found there without the index, unless it was written since.
+///
+/// Another row may stand there by now, so it takes the comparison besides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place([u8; 6]);
+
+impl Place {
+    /// The place of a row that the gate was read from.
+    pub(crate) fn of(row: &PgRow) -> sqlx::Result<Self> {
+        row.try_get(2)
+    }
+}
+
+impl Type<Postgres> for Place {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(27)) // tid
+    }
+}
+
+impl PgHasArrayType for Place {
+    fn array_type_info() -> PgTypeInfo {
+        PgTypeInfo::with_oid(Oid(1010)) // tid[]
+    }
+}
+
+impl Encode<'_, Postgres> for Place {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        buffer.extend_from_slice(&self.0);
+        Ok(IsNull::No)
+    }
+}
+
+impl Decode<'_, Postgres> for Place {
+    fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+        Ok(Self(value.as_bytes()?.try_into()?))
     }
 }
 

@@ -16,7 +16,7 @@ mod problems;
 mod registry;
 mod source;
 
-pub use column::{Column, ColumnType, TimeUnit};
+pub use column::{Column, ColumnType, ColumnValue, FromColumn, TimeUnit};
 pub use context::{Context, Savepoint};
 pub use definition::{First, Gate, OnFailure, ParkingLimits, Projection, Start, Tombstones};
 pub use events::{Batch, Event};
@@ -37,4 +37,4 @@ pub(crate) use events::{Events, Outcome, Ref, Share};
 pub(crate) use gate_in::{GateIn, GateRows, PREVIOUS};
 pub(crate) use handler::Handler;
 pub(crate) use outgoing::{Frame, Outgoing};
-pub(crate) use problems::{TOPIC_CURE, is_identifier, is_near, is_topic};
+pub(crate) use problems::{TOPIC_CURE, column_problem, is_identifier, is_near, is_topic};

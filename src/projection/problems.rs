@@ -76,6 +76,17 @@ impl Projection {
                 );
             }
         }
+        for (index, column) in self.columns.iter().enumerate() {
+            if let Some(why) = column_problem(&column.name) {
+                add("columns", format!("column `{}`: {why}", column.name), "");
+            } else if self.columns[..index].iter().any(|c| c.name == column.name) {
+                add(
+                    "columns",
+                    format!("column `{}` is declared twice", column.name),
+                    "remove one",
+                );
+            }
+        }
         // Of a fold it is said below.
         if !self.entity_rows.is_empty() && self.entity.is_none() && !self.handler.keeps_states() {
             add(
@@ -143,7 +154,10 @@ pub(crate) struct Contradiction {
 
 impl fmt::Display for Contradiction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.what, self.cure)
+        match self.cure {
+            "" => f.write_str(&self.what),
+            cure => write!(f, "{}; {cure}", self.what),
+        }
     }
 }
 
@@ -165,6 +179,16 @@ pub(crate) fn is_identifier(name: &str) -> bool {
     bytes.next().is_some_and(|b| b.is_ascii_lowercase())
         && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
         && name.len() <= 63
+}
+
+/// What is wrong with a column's name.
+pub(crate) fn column_problem(name: &str) -> Option<String> {
+    if name.starts_with('_') {
+        return Some("names that begin with `_` are tidegate's own".to_owned());
+    }
+    (!is_identifier(name)).then(|| {
+        "a column's name is lower-case letters, digits and _, beginning with a letter".to_owned()
+    })
 }
 
 /// Whether a name looks like a slip for a known one: at most a third of its letters are wrong.

@@ -288,7 +288,8 @@ async fn in_row(
 ) -> Result<(), Failure> {
     let entities: Vec<&str> = groups.iter().map(|group| group.entity).collect();
     let apart = store::gate::met(connection, &entities).await?;
-    let rows = gate_in.read(connection, &entities).await?;
+    let mut rows = gate_in.read(connection, &entities).await?;
+    rows.alone = alone;
     let (mut walk, mut slow) = (rows.walk(), Vec::new());
     for group in groups {
         let carried = walk.sequence(group.entity);

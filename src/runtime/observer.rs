@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::engine::redact::Secrets;
-use crate::health::{Board, Build, Figures, Letters, Lock, Log};
+use crate::health::{Board, Build, Detached, Figures, Letters, Lock, Log};
 use crate::kafka::{Cluster, ClusterError, Connection, Topics};
 use crate::store::{self, Database, blocking, dead_letter, generation, outbox, projection};
 use crate::types::TopicPartition;
@@ -204,6 +204,7 @@ async fn ask_figures(connection: &mut PgConnection) -> Result<Figures, store::Er
     let streams = outbox::status(connection).await?;
     let paused = projection::desired(connection).await?;
     let builds = generation::progress(connection).await?;
+    let under_way = generation::under_way(connection).await?.into_iter();
     let quarantined: i64 = streams.iter().map(outbox::Status::quarantined).sum();
     let unsent: i64 = streams.iter().map(outbox::Status::unsent).sum();
     Ok(Figures {
@@ -223,6 +224,15 @@ async fn ask_figures(connection: &mut PgConnection) -> Result<Figures, store::Er
                 projection: of.projection,
                 done: of.done,
                 remaining: of.remaining,
+            })
+            .collect(),
+        detached: under_way
+            .filter(generation::UnderWay::is_detached)
+            .map(|of| Detached {
+                projection: of.projection,
+                generation: of.number,
+                trouble: of.trouble,
+                since: Instant::now(),
             })
             .collect(),
         paused: paused.into_iter().collect(),

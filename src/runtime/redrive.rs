@@ -360,12 +360,12 @@ impl Redriver<'_> {
             _ => RedriveError::Refused.into(),
         };
         let gate_rows = match &projection.gate_in {
-            Some(gate_in) => Some(
-                gate_in
-                    .read(connection, &entities)
-                    .await
-                    .map_err(|error| rejected(failure_of(projection, error)))?,
-            ),
+            Some(gate_in) => {
+                let rows = gate_in.read(connection, &entities).await;
+                let mut rows = rows.map_err(|error| rejected(failure_of(projection, error)))?;
+                rows.alone = alone;
+                Some(rows)
+            }
             None => None,
         };
         if let Some(role) = &projection.role {

@@ -16,6 +16,7 @@ use tracing::{error, info, warn};
 use super::claim::Role;
 use super::housekeeping::Housekeeping;
 use super::observer::Observer;
+use super::rebuild::{Builds, OutOfGroup};
 use super::topic_watch::{self, TopicIds};
 use super::writer::{Bounds, Limits, Writer};
 use super::{attendance, outgoing, start};
@@ -103,14 +104,14 @@ pub(crate) fn owner() -> String {
 
 /// What the tasks of a service share.
 pub(super) struct Service {
-    pub(super) config: Config,
+    pub(super) config: Arc<Config>,
     pub(super) database: Database,
     pub(super) cluster: Cluster,
     pub(super) owner: String,
     /// What of the memory is for what.
     shares: Shares,
     /// What no stored text may show.
-    secrets: Arc<Secrets>,
+    pub(super) secrets: Arc<Secrets>,
     /// For all projections: each schema is asked for once.
     registry: Option<Arc<Registry>>,
     /// None if the database does not say which it is.
@@ -158,9 +159,16 @@ pub(crate) async fn run(
     helpers.spawn(service.housekeeping(helpers_stop.clone()).run());
     // Each on its own: one whose topic is missing keeps no other waiting.
     let mut tasks = JoinSet::new();
+    let (aside, out_of_group) = watch::channel(None);
+    let builds = Builds {
+        service: Arc::clone(&service),
+        projections: projections.clone(),
+        aside,
+    };
+    helpers.spawn(builds.run());
     for projection in projections {
-        let service = Arc::clone(&service);
-        tasks.spawn(async move { service.run_projection(&projection).await });
+        let (service, mut aside) = (Arc::clone(&service), out_of_group.clone());
+        tasks.spawn(async move { service.run_projection(&projection, &mut aside).await });
     }
     let mut result = Ok(());
     while !tasks.is_empty() {
@@ -214,6 +222,14 @@ pub(crate) async fn run_relay(
     result
 }
 
+/// Until a process is to stay out of this projection's group.
+async fn asked_aside(projection: &str, aside: &mut watch::Receiver<OutOfGroup>) {
+    let is_asked = |names: &OutOfGroup| names.as_ref().is_some_and(|n| n.contains(projection));
+    if aside.wait_for(is_asked).await.is_err() {
+        std::future::pending::<()>().await; // told to stop
+    }
+}
+
 impl Service {
     pub(super) fn new(
         config: Config,
@@ -235,8 +251,25 @@ impl Service {
             outbox: Arc::new(Notify::new()),
             board,
             stop,
-            config,
+            config: Arc::new(config),
         })
+    }
+
+    /// The same for a build beside what this one does: under a name and with a board of its own.
+    pub(super) fn beside(&self) -> Self {
+        Self {
+            config: Arc::clone(&self.config),
+            database: self.database.clone(),
+            cluster: self.cluster.clone(),
+            owner: owner(),
+            shares: self.shares,
+            secrets: Arc::clone(&self.secrets),
+            registry: self.registry.clone(),
+            tag: OnceLock::new(),
+            outbox: Arc::clone(&self.outbox),
+            board: Board::new(true),
+            stop: self.stop.child_token(),
+        }
     }
 
     /// Looks at what the board does not know by itself, where somebody can ask, until what is returned is dropped.
@@ -298,7 +331,11 @@ impl Service {
     }
 
     /// From the first start to the last batch of one projection in this process.
-    async fn run_projection(&self, projection: &Arc<Projection>) -> Result<(), Error> {
+    async fn run_projection(
+        &self,
+        projection: &Arc<Projection>,
+        aside: &mut watch::Receiver<OutOfGroup>,
+    ) -> Result<(), Error> {
         let Some(()) = self
             .until_it_works(&projection.name, || self.ensure(projection))
             .await?
@@ -307,7 +344,14 @@ impl Service {
         };
         let mut joined_anew: Option<Instant> = None;
         loop {
-            let result = self.be_member(projection).await;
+            tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                () = self.stay_out(&projection.name, aside) => {}
+            }
+            let result = self.be_member(projection, aside).await;
+            if result.is_ok() && !self.stop.is_cancelled() {
+                continue;
+            }
             // I10: a static member that is fenced need not have a rival. When its session has ended while the
             // broker was away, librdkafka sends the positions that were to be mirrored as from a member without
             // an id, and the broker takes that for another process in our place. Whoever joins anew finds out: a
@@ -328,8 +372,37 @@ impl Service {
         }
     }
 
-    /// From joining the group to leaving it.
-    async fn be_member(&self, projection: &Arc<Projection>) -> Result<(), Error> {
+    /// Waits outside of the group while the tables for this process' definition are being built, or others have taken their
+    /// place.
+    async fn stay_out(&self, projection: &str, aside: &mut watch::Receiver<OutOfGroup>) {
+        let is_known = |aside: &OutOfGroup| aside.as_ref().map(|names| names.contains(projection));
+        let mut waits = false;
+        loop {
+            match is_known(&aside.borrow_and_update()) {
+                Some(false) => break,
+                Some(true) if !waits => {
+                    waits = true;
+                    self.board.out_of_group(projection);
+                    warn!(
+                        projection,
+                        "not claimed: the live tables are of another definition than this process has, and its own are being built or were live before (`tidegate rebuild status` tells); out of the group until they are live"
+                    );
+                }
+                _ => {}
+            }
+            if aside.changed().await.is_err() {
+                std::future::pending::<()>().await; // told to stop
+            }
+        }
+        self.board.in_group(projection);
+    }
+
+    /// From joining the group to leaving it; well if that is because the tables for this process' definition are not live.
+    async fn be_member(
+        &self,
+        projection: &Arc<Projection>,
+        aside: &mut watch::Receiver<OutOfGroup>,
+    ) -> Result<(), Error> {
         let group = self.group(projection);
         let neighbours = Neighbours {
             cluster: &self.cluster,
@@ -375,6 +448,10 @@ impl Service {
                 failed((&mut ended).await)
             }
             ended = &mut ended => failed(ended).and(Err(Error::Left(projection.name.clone()))),
+            () = asked_aside(&projection.name, aside) => {
+                member.stop();
+                failed((&mut ended).await)
+            }
             error = neighbours.after_joining() => {
                 member.stop();
                 failed((&mut ended).await).and(Err(refused(error)))

@@ -375,15 +375,5 @@ impl Handler for SqlProjection {
     }
 }
 
-/// A declared column's name, checked.
-pub(crate) fn column_problem(name: &str) -> Option<String> {
-    if name.starts_with('_') {
-        return Some("names that begin with `_` are tidegate's own".to_owned());
-    }
-    (!crate::projection::is_identifier(name)).then(|| {
-        "a column's name is lower-case letters, digits and _, beginning with a letter".to_owned()
-    })
-}
-
 #[cfg(test)]
 mod tests;

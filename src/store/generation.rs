@@ -5,7 +5,7 @@ use sqlx::postgres::types::Oid;
 use sqlx::{FromRow, PgConnection};
 
 use super::projection::Live;
-use super::{Error, transaction};
+use super::{Error, Timeouts, sqlstate, transaction};
 
 const INSERT: &str = include_str!("sql/generation_insert.sql");
 const NEXT: &str = include_str!("sql/generation_next.sql");
@@ -15,9 +15,14 @@ const BUILDING: &str = include_str!("sql/generation_building.sql");
 const BESIDE: &str = include_str!("sql/generation_beside.sql");
 const PROGRESS: &str = include_str!("sql/rebuild_progress.sql");
 const REBUILD_LOCK: &str = include_str!("sql/rebuild_lock.sql");
+const REBUILD_WAIT: &str = include_str!("sql/rebuild_wait.sql");
+const REBUILD_WANTED: &str = include_str!("sql/rebuild_wanted.sql");
+const DETACH: &str = include_str!("sql/generation_detach.sql");
+const TROUBLE: &str = include_str!("sql/generation_trouble.sql");
+const UNDER_WAY: &str = include_str!("sql/generation_under_way.sql");
 
 /// What a generation's tables and their content are made by.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub(crate) struct Made {
     /// What its content depends on, as text.
     pub(crate) definition: String,
@@ -45,6 +50,32 @@ impl State {
             Self::Retired => "retired",
             Self::Abandoned => "abandoned",
         }
+    }
+}
+
+/// What the service is to do with a build that was left to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detached {
+    Build,
+    CutOverIfSame,
+    /// Whatever differs.
+    CutOver,
+}
+
+impl Detached {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Build => "build",
+            Self::CutOverIfSame => "cut over if same",
+            Self::CutOver => "cut over",
+        }
+    }
+
+    /// What a later version may have invented is built, and no more.
+    fn named(name: &str) -> Self {
+        let all = [Self::CutOverIfSame, Self::CutOver];
+        let known = all.into_iter().find(|this| this.name() == name);
+        known.unwrap_or(Self::Build)
     }
 }
 
@@ -130,6 +161,97 @@ pub(crate) async fn keep_others_from_building(
         .await?)
 }
 
+/// The same, waiting for whoever builds to let go, for as long as `timeouts` allow.
+pub(crate) async fn wait_to_build(
+    connection: &mut PgConnection,
+    projection: &str,
+    timeouts: &Timeouts,
+) -> Result<bool, Error> {
+    let (path, name) = (transaction::OWN_SEARCH_PATH, "tidegate rebuild");
+    transaction::begin(connection, path, name, timeouts).await?;
+    let waited = sqlx::query(REBUILD_WAIT).bind(projection);
+    let waited = waited.execute(&mut *connection).await;
+    transaction::rollback(connection).await?;
+    match waited {
+        Ok(_) => Ok(true),
+        // lock_not_available
+        Err(error) if sqlstate(&error).as_deref() == Some("55P03") => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether somebody waits for what the connection keeps.
+pub(crate) async fn somebody_waits_to_build(connection: &mut PgConnection) -> Result<bool, Error> {
+    Ok(sqlx::query_scalar(REBUILD_WANTED)
+        .fetch_one(connection)
+        .await?)
+}
+
+/// Leaves a build to the service, or with none takes it back.
+pub(crate) async fn detach(
+    connection: &mut PgConnection,
+    projection: &str,
+    number: i32,
+    detached: Option<Detached>,
+) -> Result<(), Error> {
+    sqlx::query(DETACH)
+        .bind(projection)
+        .bind(number)
+        .bind(detached.map(Detached::name))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Says why a build that was left to the service does not go on, if it does not.
+pub(crate) async fn set_trouble(
+    connection: &mut PgConnection,
+    projection: &str,
+    number: i32,
+    trouble: &str,
+) -> Result<(), Error> {
+    sqlx::query(TROUBLE)
+        .bind(projection)
+        .bind(number)
+        .bind(trouble)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// A build under way, or a generation that was live before.
+#[derive(Clone, Debug, FromRow)]
+pub(crate) struct UnderWay {
+    pub(crate) projection: String,
+    pub(crate) number: i32,
+    state: String,
+    pub(crate) live_definition: String,
+    #[sqlx(flatten)]
+    pub(crate) made: Made,
+    detached: Option<String>,
+    pub(crate) trouble: String,
+    /// Whether somebody is building it.
+    pub(crate) taken: bool,
+}
+
+impl UnderWay {
+    pub(crate) fn is_building(&self) -> bool {
+        self.state == State::Building.name()
+    }
+
+    /// Whether it was left to the service.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.is_some()
+    }
+}
+
+/// All builds under way, and all generations that were live before.
+pub(crate) async fn under_way(connection: &mut PgConnection) -> Result<Vec<UnderWay>, Error> {
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(UNDER_WAY).fetch_all(&mut *connection).await;
+    transaction::end_alone(connection, answer).await
+}
+
 /// A generation with a schema beside the live one's.
 #[derive(Clone, Debug, FromRow)]
 pub(crate) struct Beside {
@@ -143,11 +265,19 @@ pub(crate) struct Beside {
     pub(crate) started_at: DateTime<Utc>,
     /// When it was live for the last time; none if it never was.
     pub(crate) live_at: Option<DateTime<Utc>>,
+    detached: Option<String>,
+    /// Why the service does not get on with it; empty if it does.
+    pub(crate) trouble: String,
 }
 
 impl Beside {
     pub(crate) fn is_building(&self) -> bool {
         self.state == State::Building.name()
+    }
+
+    /// What the service is to do with it, if it was left to it.
+    pub(crate) fn detached(&self) -> Option<Detached> {
+        self.detached.as_deref().map(Detached::named)
     }
 }
 

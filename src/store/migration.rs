@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::{Error, transaction};
 
-const MIGRATIONS: [(i64, &str, &str); 11] = [
+const MIGRATIONS: [(i64, &str, &str); 12] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -56,6 +56,11 @@ const MIGRATIONS: [(i64, &str, &str); 11] = [
         11,
         "resets in between",
         include_str!("../../migrations/0011_resets_in_between.sql"),
+    ),
+    (
+        12,
+        "detached builds",
+        include_str!("../../migrations/0012_detached_builds.sql"),
     ),
 ];
 

@@ -150,6 +150,16 @@ pub(crate) const REBUILD_LEFT_RECORDS: Metric = of_now(
     PARTITION,
     "Offsets that it has yet to read, up to where the live tables stand",
 );
+pub(crate) const REBUILD_HALTED: Metric = of_now(
+    "tidegate_rebuild_halted",
+    PROJECTION,
+    "1 if a rebuild that was left to the service does not go on by itself, 0 if it does",
+);
+pub(crate) const OUT_OF_GROUP: Metric = of_now(
+    "tidegate_out_of_group",
+    PROJECTION,
+    "1 if this process stays out of the group, since the tables for its definition are not live",
+);
 pub(crate) const PARKED_RECORDS: Metric = of_now(
     "tidegate_parked_records",
     &["projection", "reason"],
@@ -345,6 +355,8 @@ pub(crate) const ALL: &[Metric] = &[
     PROJECTION_PAUSED,
     REBUILD_DONE_RECORDS,
     REBUILD_LEFT_RECORDS,
+    REBUILD_HALTED,
+    OUT_OF_GROUP,
     PARKED_RECORDS,
     PARKED_OLDEST_AGE_SECONDS,
     OUTBOX_UNSENT_MESSAGES,

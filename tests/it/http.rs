@@ -71,7 +71,7 @@ impl Asked {
     }
 
     /// The sum of all series whose names and labels begin so.
-    fn sum(&self, series: &str) -> f64 {
+    pub(crate) fn sum(&self, series: &str) -> f64 {
         let text = self.metrics();
         let found = text.lines().filter(|line| line.starts_with(series));
         found

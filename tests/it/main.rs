@@ -56,6 +56,7 @@ mod postgres_security;
 mod quarantine;
 mod rebalance;
 mod rebuild;
+mod rebuild_detached;
 mod rebuild_edges;
 mod rebuild_entity;
 mod rebuild_messages;

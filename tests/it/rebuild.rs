@@ -12,7 +12,7 @@ use crate::harness::{
     wait_until,
 };
 
-const NEXT_VERSION: (&str, &str) = (
+pub(crate) const NEXT_VERSION: (&str, &str) = (
     "[projections.balances]",
     "[projections.balances]\nversion = 2",
 );
@@ -33,7 +33,7 @@ pub(crate) fn live(world: &World, projection: &str) -> i32 {
 }
 
 /// The schemas that a projection's generations have.
-fn schemas(world: &World, projection: &str) -> Vec<String> {
+pub(crate) fn schemas(world: &World, projection: &str) -> Vec<String> {
     let rows: Vec<(String,)> = world.db.rows(&format!(
         "SELECT nspname::text FROM pg_namespace WHERE nspname ~ '^{projection}(__g\\d+)?$' ORDER BY 1"
     ));
@@ -41,13 +41,13 @@ fn schemas(world: &World, projection: &str) -> Vec<String> {
 }
 
 /// Somebody who reads a table all the time: neither an error, nor less than before.
-struct Reader {
+pub(crate) struct Reader {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<(u32, Duration)>,
 }
 
 impl Reader {
-    fn of(world: &World, query: &str) -> Self {
+    pub(crate) fn of(world: &World, query: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let (url, query) = (world.db.url(), query.to_owned());
@@ -66,7 +66,7 @@ impl Reader {
         Self { stop, thread }
     }
 
-    fn finish(self) {
+    pub(crate) fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         let (reads, longest) = self.thread.join().unwrap();
         eprintln!("{reads} reads, the longest took {longest:?}");
@@ -111,7 +111,7 @@ fn a_rebuild_under_load_reaches_the_same_rows_and_sends_nothing_again() {
     assert_eq!(live(&world, "balances"), 2);
     assert_eq!(schemas(&world, "balances"), ["balances", "balances__g1"]);
 
-    // The old ones wait, and say why; they hold nothing up but what the group has given them.
+    // The old ones say why they do nothing any more, and leave the group.
     first.wait_for_log(LONG, &["not claimed", "another definition", "rebuild"]);
     let _third = start(&world, "third");
     first.stop();

@@ -48,7 +48,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     let plan = rebuilder.plan(&mut connection);
     let plan = plan.await.map_err(failed)?;
     show::partitions(&plan);
-    let begun = rebuilder.begin(&mut connection, &plan, accept_truncated);
+    let begun = rebuilder.begin(&mut connection, &plan, accept_truncated, None);
     let (generation, made) = begun.await.map_err(failed)?;
     match made {
         true => println!("generation {generation} is begun, of entity `{entity}` alone"),

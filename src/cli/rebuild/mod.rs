@@ -12,15 +12,12 @@ use super::log::{QUIET_LOG, log_text};
 use super::output::{counted, number};
 use super::run::stop_on_signals;
 use super::{
-    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, confirmed, database_itself,
-    projections, who,
+    CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, can_ask, confirmed,
+    database_itself, projections, who,
 };
-use crate::engine::Class;
 use crate::projection::Registry;
-use crate::runtime::{Aside, Builder, RebuildError, Rebuilder, RunError, Standing};
-use crate::store;
-use crate::store::generation::Beside;
-use crate::store::schema::Problem;
+use crate::runtime::{Aside, Builder, RebuildError, Rebuilder, Standing};
+use crate::store::generation::{Beside, Detached};
 use crate::types::TopicPartition;
 
 #[derive(Debug, clap::Args)]
@@ -82,6 +79,10 @@ struct Start {
     /// Go on with the cut-over once it has caught up
     #[arg(long)]
     cut_over: bool,
+    /// Leave it to the service: a process of `tidegate run` with this configuration builds, and with --cut-over cuts over
+    /// by itself if nothing differs
+    #[arg(long)]
+    detach: bool,
     #[command(flatten)]
     yes: Yes,
 }
@@ -168,6 +169,9 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
             }
         }
         Command::CutOver(CutOver { named, yes }) => {
+            if !yes.yes {
+                can_ask()?;
+            }
             let rebuilder = rebuilder(&named, registry).await?;
             let mut builder = go_on(&rebuilder).await?;
             let done = compare_and_cut_over(&rebuilder, &mut builder, &named.projection, yes).await;
@@ -185,21 +189,47 @@ async fn begin(start: Start, registry: Registry) -> Done {
         named,
         accept_truncated,
         cut_over,
+        detach,
         yes,
     } = start;
+    if cut_over && !yes.yes {
+        can_ask()?;
+    }
     let name = &named.projection;
+    let detached = detach.then_some(match (cut_over, yes.accept_differences) {
+        (false, _) => Detached::Build,
+        (true, false) => Detached::CutOverIfSame,
+        (true, true) => Detached::CutOver,
+    });
     let rebuilder = rebuilder(&named, registry).await?;
     let mut connection = rebuilder.connect().await.map_err(failed)?;
     let plan = rebuilder.plan(&mut connection).await.map_err(failed)?;
     show::plan(name, &plan);
-    let begun = rebuilder.begin(&mut connection, &plan, accept_truncated);
+    if detach && cut_over && !yes.yes {
+        println!(
+            "The service replaces the tables of schema `{name}` by those that it builds, {}.",
+            match yes.accept_differences {
+                true => "whatever differs",
+                false => "if nothing differs",
+            }
+        );
+        if !confirmed()? {
+            println!("nothing was changed");
+            return Ok(());
+        }
+    }
+    let begun = rebuilder.begin(&mut connection, &plan, accept_truncated, detached);
     let (number, made) = begun.await.map_err(failed)?;
     match made {
         true => println!("generation {number} is begun; the live one goes on"),
         false => println!("generation {number} was begun before; going on with it"),
     }
+    if detach {
+        show::left_to_the_service(name);
+        return Ok(());
+    }
     drop(connection);
-    let mut builder = go_on(&rebuilder).await?;
+    let mut builder = follow(build(&rebuilder).await?, Some(&rebuilder)).await?;
     let done = match cut_over {
         true => compare_and_cut_over(&rebuilder, &mut builder, name, yes).await,
         false => {
@@ -213,14 +243,33 @@ async fn begin(start: Start, registry: Registry) -> Done {
 
 /// Builds until it has caught up with the live generation.
 async fn go_on(rebuilder: &Rebuilder) -> Result<Builder, Failed> {
+    follow(build(rebuilder).await?, None).await
+}
+
+/// Begins to work on what is being built.
+async fn build(rebuilder: &Rebuilder) -> Result<Builder, Failed> {
     let mut connection = rebuilder.connect().await.map_err(failed)?;
     let building = rebuilder.building(&mut connection).await.map_err(failed)?;
-    catch_up(rebuilder, building).await
+    if building.detached().is_some() {
+        println!("the service has been told to build it, and lets go of it");
+    }
+    rebuilder.build(building).await.map_err(failed)
 }
 
 async fn catch_up(rebuilder: &Rebuilder, generation: Beside) -> Result<Builder, Failed> {
-    let mut builder = rebuilder.build(generation).await.map_err(failed)?;
-    match progress::follow(&mut builder).await {
+    let builder = rebuilder.build(generation).await.map_err(failed)?;
+    follow(builder, None).await
+}
+
+/// Until it has caught up; with a rebuilder takes it back from the service before.
+async fn follow(mut builder: Builder, taken_by: Option<&Rebuilder>) -> Result<Builder, Failed> {
+    let followed = async {
+        if let Some(rebuilder) = taken_by {
+            rebuilder.take_back(&mut builder).await?;
+        }
+        progress::follow(&mut builder).await
+    };
+    match followed.await {
         Ok(()) => Ok(builder),
         Err(error) => {
             builder.stop().await;
@@ -289,6 +338,9 @@ async fn roll_back(rollback: Rollback, registry: Registry) -> Done {
         let standing = rebuilder.standing(&mut connection).await.map_err(failed)?;
         return Err(which(name, &standing));
     };
+    if !rollback.yes {
+        can_ask()?;
+    }
     let former = rebuilder.go_back(&mut connection, to);
     let Some(former) = former.await.map_err(failed)? else {
         println!("generation {to} of `{name}` is live already; nothing was changed");
@@ -394,22 +446,7 @@ async fn rebuilder_of(
 }
 
 fn failed(error: RebuildError) -> Failed {
-    let transient = |class: Class| class == Class::Transient;
-    let temporary = match &error {
-        RebuildError::Kafka(_)
-        | RebuildError::NotLevel { .. }
-        | RebuildError::Stopped
-        | RebuildError::Elsewhere(_) => true,
-        RebuildError::Store(error) | RebuildError::Schema(Problem::Store(error)) => {
-            transient(error.class())
-        }
-        RebuildError::Schema(Problem::UserSql { error, .. }) => {
-            transient(store::class_of_own_error(error))
-        }
-        RebuildError::Run(error) => RunError::is_temporary(error),
-        _ => false,
-    };
-    let code = match temporary {
+    let code = match error.is_temporary() {
         true => CODE_TRY_AGAIN,
         false => CODE_NEEDS_A_PERSON,
     };

@@ -1,10 +1,13 @@
 //! How far a build is, drawn on a terminal, or told in lines.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use indicatif::{
+    MultiProgress, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle,
+};
 
 use crate::cli::Failed;
 use crate::cli::output::number;
@@ -151,10 +154,15 @@ fn bar(bars: Option<&MultiProgress>, name: &str) -> ProgressBar {
     };
     let bar = bars.add(ProgressBar::new(0).with_finish(ProgressFinish::AndClear));
     let style = ProgressStyle::with_template(
-        "{prefix:>24} {wide_bar:.cyan/dim} {human_pos}/{human_len} {per_sec:>12} {eta:>5}",
+        "{prefix:>24} {wide_bar:.cyan/dim} {human_pos}/{human_len} {rate:>12} {eta:>5}",
     );
     let bar = match style {
-        Ok(style) => bar.with_style(style.progress_chars("━╸─")),
+        Ok(style) => {
+            let rate = |state: &ProgressState, to: &mut dyn Write| {
+                let _ = write!(to, "{}/s", number(state.per_sec() as i64));
+            };
+            bar.with_style(style.progress_chars("━╸─").with_key("rate", rate))
+        }
         Err(_) => bar,
     };
     bar.with_prefix(name.to_owned())

@@ -6,7 +6,7 @@ use crate::cli::output::{bytes, excerpt, number, table, time};
 use crate::projection::only_entity;
 use crate::runtime::{Plan, Standing, Verified};
 use crate::store::compare::Compared;
-use crate::store::generation::Beside;
+use crate::store::generation::{Beside, Detached};
 
 /// Characters of a differing row.
 const ROW_MAX: usize = 200;
@@ -29,6 +29,37 @@ pub(super) fn plan(name: &str, plan: &Plan) {
         };
         println!("{may}: {}; {}", obstacle.what, obstacle.cure);
     }
+}
+
+/// How somebody goes on who has left a build to the service.
+pub(super) fn left_to_the_service(name: &str) {
+    println!(
+        "The service builds it: one process of `tidegate run` with this configuration, beside its live work.
+  tidegate rebuild status {name}     how far it is, and what is in its way
+  tidegate rebuild start {name}      takes it back, and goes on here
+  tidegate rebuild cut-over {name}   compares and cuts over once it has caught up
+  tidegate rebuild abandon {name}    gives it up"
+    );
+}
+
+/// What the service does with what is being built.
+fn service(beside: &Beside, taken: bool) -> Option<String> {
+    let then = match beside.detached()? {
+        Detached::Build => "",
+        Detached::CutOverIfSame => ", and cuts over if nothing differs",
+        Detached::CutOver => ", and cuts over whatever differs",
+    };
+    let who = match taken {
+        true => "",
+        false => {
+            "; no process does at the moment: it takes one of `tidegate run` with its configuration"
+        }
+    };
+    let trouble = match &*beside.trouble {
+        "" => String::new(),
+        trouble => format!("\nit does not go on: {trouble}"),
+    };
+    Some(format!("the service builds it{then}{who}{trouble}"))
 }
 
 /// What is read of each partition.
@@ -84,13 +115,14 @@ pub(super) fn status(name: &str, standing: &Standing, as_json: bool) {
                 "generation": beside.number, "building": beside.is_building(), "schema": beside.schema_name,
                 "definition": beside.definition, "started_at": beside.started_at.to_rfc3339(),
                 "live_at": beside.live_at.map(|at| at.to_rfc3339()),
+                "detached": beside.detached().map(Detached::name), "trouble": beside.trouble,
             })
         };
         let all = json!({
             "projection": name, "live_generation": standing.live,
             "beside": standing.beside.iter().map(beside).collect::<Vec<_>>(),
             "partitions": progress.map(|p| p.shares.iter().map(share).collect::<Vec<_>>()),
-            "remaining": progress.map(|p| p.remaining()),
+            "remaining": progress.map(|p| p.remaining()), "taken": standing.taken,
             "halted": progress.and_then(|p| p.halted.as_ref()).map(|(p, cause)| json!({ "partition": p.to_string(), "cause": cause })),
         });
         println!("{all:#}");
@@ -99,6 +131,9 @@ pub(super) fn status(name: &str, standing: &Standing, as_json: bool) {
     println!("generation {} of `{name}` is live", standing.live);
     for beside in &standing.beside {
         println!("{}", told(beside));
+        if let Some(service) = service(beside, standing.taken) {
+            println!("{service}");
+        }
     }
     let Some(progress) = progress else {
         println!("nothing is being built");
@@ -117,7 +152,11 @@ pub(super) fn status(name: &str, standing: &Standing, as_json: bool) {
         ]);
     }
     println!("{partitions}");
-    if let Some((partition, cause)) = &progress.halted {
+    let is_told = standing
+        .beside
+        .iter()
+        .any(|beside| !beside.trouble.is_empty());
+    if let (Some((partition, cause)), false) = (&progress.halted, is_told) {
         println!("halted: {partition}: {cause}");
     }
 }

@@ -4,11 +4,11 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{Obstacle, Plan, RebuildError, Rebuilder};
+use super::{Builder, Obstacle, Plan, RebuildError, Rebuilder};
 use crate::failpoint;
 use crate::runtime::reposition::end;
 use crate::runtime::start::made;
-use crate::store::generation::{self, Beside, State};
+use crate::store::generation::{self, Beside, Detached, State};
 use crate::store::operation::Operation;
 use crate::store::{self, operation, position, schema, swap, transaction};
 
@@ -19,21 +19,22 @@ const AROUND_COMMIT: [&str; 2] = [
 ];
 
 impl Rebuilder {
-    /// Makes a generation with tables and positions as planned, or finds the one that is being built. Says whether
-    /// it was made.
+    /// Makes a generation with tables and positions as planned, or finds the one that is being built; with `detached`
+    /// leaves it to the service. Says whether it was made.
     pub(crate) async fn begin(
         &self,
         connection: &mut PgConnection,
         plan: &Plan,
         accept_truncated: bool,
+        detached: Option<Detached>,
     ) -> Result<(i32, bool), RebuildError> {
-        if let Some(building) = &plan.building {
+        if let (Some(building), None) = (&plan.building, detached) {
             self.is_mine(building)?;
             return Ok((building.number, false));
         }
         let hold = |obstacle: &&Obstacle| !(obstacle.may_be_accepted && accept_truncated);
         let obstacles: Vec<Obstacle> = plan.obstacles.iter().filter(hold).cloned().collect();
-        if !obstacles.is_empty() {
+        if plan.building.is_none() && !obstacles.is_empty() {
             return Err(RebuildError::Obstacles(obstacles));
         }
         let name = self.name();
@@ -46,7 +47,8 @@ impl Rebuilder {
             timeouts,
         )
         .await?;
-        let done = self.make(connection, plan, accept_truncated).await;
+        let make = self.make(connection, plan, accept_truncated, detached);
+        let done = make.await;
         end(connection, done, AROUND_COMMIT).await
     }
 
@@ -56,6 +58,7 @@ impl Rebuilder {
         connection: &mut PgConnection,
         plan: &Plan,
         accept_truncated: bool,
+        detached: Option<Detached>,
     ) -> Result<(i32, bool), RebuildError> {
         let name = self.name();
         let Some(live) = store::projection::lock(connection, name).await? else {
@@ -63,8 +66,17 @@ impl Rebuilder {
         };
         let beside = generation::beside(connection, name).await?;
         if let Some(building) = beside.iter().find(|beside| beside.is_building()) {
-            self.is_mine(building)?; // another process was faster
+            self.is_mine(building)?;
+            if detached.is_some() {
+                self.leave(connection, building, detached).await?;
+            }
             return Ok((building.number, false));
+        }
+        // Nothing else was planned.
+        if let Some(building) = &plan.building {
+            return Err(RebuildError::Gone {
+                generation: building.number,
+            });
         }
         // What is planned of a partition is where that generation stood (I3).
         if live.generation != plan.live {
@@ -99,6 +111,7 @@ impl Rebuilder {
         transaction::set_search_path(connection, transaction::OWN_SEARCH_PATH).await?;
         let number = generation::insert(connection, name, false, &schema, &made).await?;
         position::begin(connection, name, number, &plan.starts()).await?;
+        generation::detach(connection, name, number, detached).await?;
         let offsets = plan
             .partitions
             .iter()
@@ -112,6 +125,7 @@ impl Rebuilder {
             arguments: json!({
                 "entity": self.entity(),
                 "accept_truncated": accept_truncated,
+                "detached": detached.map(Detached::name),
                 "accepted": plan.obstacles.iter().map(|o| &*o.what).collect::<Vec<_>>(),
             }),
             before: json!({ "generation": live.generation, "definition": live.definition }),
@@ -119,6 +133,54 @@ impl Rebuilder {
         };
         operation::insert(connection, &record).await?;
         Ok((number, true))
+    }
+
+    /// Leaves a build that is under way to the service, which tries again what was in its way; or takes it back.
+    pub(super) async fn leave(
+        &self,
+        connection: &mut PgConnection,
+        building: &Beside,
+        detached: Option<Detached>,
+    ) -> Result<(), RebuildError> {
+        let (name, number) = (self.name(), building.number);
+        generation::detach(connection, name, number, detached).await?;
+        position::resume(connection, name, number, false).await?;
+        let told = |detached: Option<Detached>| json!({ "building": number, "detached": detached.map(Detached::name) });
+        let record = Operation {
+            id: Uuid::new_v4(),
+            kind: "rebuild",
+            projection: name,
+            who: &self.who,
+            arguments: json!({}),
+            before: told(building.detached()),
+            after: told(detached),
+        };
+        operation::insert(connection, &record).await?;
+        Ok(())
+    }
+
+    /// Takes a build back from the service, whose processes leave it alone from then on.
+    pub(crate) async fn take_back(&self, builder: &mut Builder) -> Result<(), RebuildError> {
+        if builder.generation.detached().is_none() {
+            return Ok(());
+        }
+        let mut connection = self.connect().await?;
+        let application = format!("tidegate rebuild {}", self.name());
+        let timeouts = &self.service.database.timeouts;
+        let path = transaction::OWN_SEARCH_PATH;
+        transaction::begin(&mut connection, path, &application, timeouts).await?;
+        let done = async {
+            let name = self.name();
+            if store::projection::lock(&mut connection, name)
+                .await?
+                .is_none()
+            {
+                return Err(RebuildError::NotStarted(name.to_owned()));
+            }
+            self.leave(&mut connection, &builder.generation, None).await
+        };
+        let done = done.await;
+        end(&mut connection, done, AROUND_COMMIT).await
     }
 
     /// Takes a former generation for the one that is built, or goes on with it: the same as a build from there on. None

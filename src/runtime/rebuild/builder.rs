@@ -23,15 +23,17 @@ use crate::runtime::claim::Role;
 use crate::runtime::reset::topic_ids;
 use crate::runtime::service::{Error as RunError, Service};
 use crate::runtime::writer::Bounds;
-use crate::store;
 use crate::store::generation::{self, Beside};
 use crate::store::position::{self, Mark};
+use crate::store::{self, Timeouts};
 use crate::types::{NextOffset, TopicPartition};
 
 /// How often it is asked whether the generation is still being built.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait before the database is asked again that did not answer.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long a process of the service may take to let go of a build that a person wants.
+const GIVE_WAY_WITHIN: Duration = Duration::from_secs(20);
 
 /// So near a build must be before the live generation is held up for it.
 pub(super) const NEAR: i64 = 1_000;
@@ -161,6 +163,8 @@ pub(crate) struct Builder {
     wakes: Vec<Arc<Notify>>,
     assigned: BTreeSet<TopicPartition>,
     asked: Instant,
+    /// Somebody else waits to build.
+    pub(super) is_wanted: bool,
 }
 
 impl Rebuilder {
@@ -170,7 +174,7 @@ impl Rebuilder {
         service.settle(&self.projection).await?;
         let mut connection = service.connect().await?;
         let live = self.live(&mut connection).await?.generation;
-        if !generation::keep_others_from_building(&mut connection, self.name()).await? {
+        if !self.keep_others_away(&mut connection, &generation).await? {
             return Err(RebuildError::Elsewhere(self.name().to_owned()));
         }
         // What had halted it may be repaired by now.
@@ -217,8 +221,27 @@ impl Rebuilder {
             wakes,
             assigned: BTreeSet::new(),
             asked: Instant::now(),
+            is_wanted: false,
             service,
         })
+    }
+
+    /// Only one process at a time builds. The service lets go of what was left to it as soon as it sees that somebody
+    /// waits.
+    async fn keep_others_away(
+        &self,
+        connection: &mut PgConnection,
+        generation: &Beside,
+    ) -> Result<bool, RebuildError> {
+        if self.in_service || generation.detached().is_none() {
+            return Ok(generation::keep_others_from_building(connection, self.name()).await?);
+        }
+        let timeouts = Timeouts {
+            lock: GIVE_WAY_WITHIN,
+            statement: 2 * GIVE_WAY_WITHIN,
+            ..self.service.database.timeouts
+        };
+        Ok(generation::wait_to_build(connection, self.name(), &timeouts).await?)
     }
 }
 
@@ -276,10 +299,12 @@ impl Builder {
             self.asked = Instant::now();
             let beside = generation::beside(connection, &self.projection);
             let beside = store::within("reading generations", limit, beside).await?;
-            let number = self.generation.number;
-            if !beside.iter().any(|b| b.is_building() && b.number == number) {
-                return Err(RebuildError::Gone { generation: number });
-            }
+            let generation = self.generation.number;
+            let mine = |beside: &Beside| beside.is_building() && beside.number == generation;
+            let beside = beside.into_iter().find(mine);
+            self.generation = beside.ok_or(RebuildError::Gone { generation })?;
+            let waits = generation::somebody_waits_to_build(connection);
+            self.is_wanted = store::within("looking who waits", limit, waits).await?;
         }
         let generations = [self.live, self.generation.number];
         let marks = position::marks(connection, &self.projection, &generations);

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::builder::NEAR;
 use super::{Builder, RebuildError, Rebuilder};
 use crate::failpoint;
-use crate::store::generation::{self, State};
+use crate::store::generation::{self, Beside, State};
 use crate::store::operation::Operation;
 use crate::store::position::{self, Stood};
 use crate::store::projection::Live;
@@ -178,9 +178,26 @@ impl Rebuilder {
         };
         let building = generation::building(connection, name, new.number).await?;
         let building = building.ok_or_else(gone)?;
+        if self.in_service {
+            self.is_still_left(connection, new).await?;
+        }
         match live.generation == builder.live && building.schema_oid == new.schema_oid {
             true => Ok(live),
             false => Err(gone()),
+        }
+    }
+
+    /// What the service was to do with the build is still what it is to do: an operator may have thought better of it.
+    async fn is_still_left(
+        &self,
+        connection: &mut PgConnection,
+        known: &Beside,
+    ) -> Result<(), RebuildError> {
+        let beside = generation::beside(connection, self.name()).await?;
+        let mut same = beside.iter().filter(|now| now.number == known.number);
+        match same.any(|now| now.detached() == known.detached()) {
+            true => Ok(()),
+            false => Err(RebuildError::Withdrawn),
         }
     }
 

@@ -25,6 +25,7 @@ mod abandon;
 mod begin;
 mod builder;
 mod cut_over;
+mod detached;
 mod entity;
 mod plan;
 mod verify;
@@ -36,11 +37,13 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use abandon::Aside;
 pub(crate) use builder::{Builder, Progress, Share};
+pub(super) use detached::{Builds, OutOfGroup};
 pub(crate) use plan::{Obstacle, Plan};
 pub(crate) use verify::Verified;
 
 use super::service::{Error as RunError, Service};
 use crate::config::Config;
+use crate::engine::Class;
 use crate::health::Board;
 use crate::kafka::{ClusterError, MemberError};
 use crate::projection::{Projection, only_entity};
@@ -64,6 +67,15 @@ pub(crate) enum RebuildError {
         "generation {generation} of `{projection}` is being built by another definition ({stored}); this process has ({mine}). Go on with the configuration that it was begun with, or `tidegate rebuild abandon {projection}`"
     )]
     OtherDefinition {
+        projection: String,
+        generation: i32,
+        stored: String,
+        mine: String,
+    },
+    #[error(
+        "generation {generation} of `{projection}` was built by another definition ({stored}) than this process has ({mine}); it takes the configuration, or the binary, of that time"
+    )]
+    FormerDefinition {
         projection: String,
         generation: i32,
         stored: String,
@@ -136,6 +148,16 @@ pub(crate) enum RebuildError {
     Gone { generation: i32 },
     #[error("another process is building `{0}`; there need be only one")]
     Elsewhere(String),
+    #[error("what the service is to do with the build has been changed in this moment")]
+    Withdrawn,
+    #[error(
+        "the tables differ: {}. `tidegate rebuild verify {projection}` shows what; if that is what the change was made for, `tidegate rebuild cut-over {projection} --accept-differences`",
+        .tables.join(", ")
+    )]
+    Differ {
+        projection: String,
+        tables: Vec<String>,
+    },
     #[error("the build is halted: {partition}: {cause}")]
     Halted {
         partition: TopicPartition,
@@ -178,6 +200,27 @@ pub(crate) enum RebuildError {
     Run(#[from] RunError),
 }
 
+impl RebuildError {
+    /// Whether trying again may help without anybody changing anything.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Kafka(_)
+            | Self::NotLevel { .. }
+            | Self::Stopped
+            | Self::Elsewhere(_)
+            | Self::Withdrawn => true,
+            Self::Store(error) | Self::Schema(Problem::Store(error)) => {
+                error.class() == Class::Transient
+            }
+            Self::Schema(Problem::UserSql { error, .. }) => {
+                store::class_of_own_error(error) == Class::Transient
+            }
+            Self::Run(error) => error.is_temporary(),
+            _ => false,
+        }
+    }
+}
+
 fn lines(texts: &[String]) -> String {
     let line = |text: &String| format!("  - {text}");
     texts.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -195,13 +238,17 @@ pub(crate) struct Standing {
     pub(crate) beside: Vec<Beside>,
     /// Of what is being built, if anything is.
     pub(crate) progress: Option<Progress>,
+    /// Whether a process is building it at the moment.
+    pub(crate) taken: bool,
 }
 
-/// Rebuilds one projection, for an operator.
+/// Rebuilds one projection, for an operator or for the service.
 pub(crate) struct Rebuilder {
     service: Arc<Service>,
     projection: Arc<Projection>,
     who: String,
+    /// For a process of the service, which gives way to a person.
+    in_service: bool,
 }
 
 impl Rebuilder {
@@ -212,12 +259,14 @@ impl Rebuilder {
         who: String,
         stop: CancellationToken,
     ) -> Result<Self, RunError> {
-        let service = Service::new(config, 1, Board::new(false), stop)?;
+        // What its writers say is shown as progress.
+        let service = Service::new(config, 1, Board::new(true), stop)?;
         service.check_version().await?;
         Ok(Self {
             service: Arc::new(service),
             projection,
             who,
+            in_service: false,
         })
     }
 
@@ -243,17 +292,20 @@ impl Rebuilder {
     ) -> Result<Standing, RebuildError> {
         let live = self.live(connection).await?.generation;
         let beside = generation::beside(connection, self.name()).await?;
-        let mut progress = None;
+        let (mut progress, mut taken) = (None, false);
         if let Some(building) = beside.iter().find(|beside| beside.is_building()) {
             let generations = [live, building.number];
             let marks = position::marks(connection, self.name(), &generations).await?;
             let topics = &self.projection.topics;
             progress = Some(Progress::of(&marks, building.number, topics));
+            let mut under_way = generation::under_way(connection).await?.into_iter();
+            taken = under_way.any(|of| of.projection == self.name() && of.taken);
         }
         Ok(Standing {
             live,
             beside,
             progress,
+            taken,
         })
     }
 
@@ -291,11 +343,20 @@ impl Rebuilder {
             _ => {}
         }
         if beside.definition != mine.definition {
-            return Err(RebuildError::OtherDefinition {
-                projection,
-                generation,
-                stored: beside.definition.clone(),
-                mine: mine.definition,
+            let (stored, mine) = (beside.definition.clone(), mine.definition);
+            return Err(match beside.is_building() {
+                true => RebuildError::OtherDefinition {
+                    projection,
+                    generation,
+                    stored,
+                    mine,
+                },
+                false => RebuildError::FormerDefinition {
+                    projection,
+                    generation,
+                    stored,
+                    mine,
+                },
             });
         }
         let other_statements =

@@ -41,7 +41,9 @@ impl Writer {
         let mut reasons: BTreeMap<&'static str, (usize, &Rejection, String)> = BTreeMap::new();
         for (partition, offset, rejection) in &applied.parked {
             let reason = rejection.reason.name();
-            telemetry::parked(projection, reason);
+            if self.role == Role::Live {
+                telemetry::parked(projection, reason);
+            }
             let first = || (0, rejection, format!("{partition}@{offset}"));
             reasons.entry(reason).or_insert_with(first).0 += 1;
         }
@@ -480,13 +482,16 @@ impl Writer {
             parked: totals.parked,
         };
         let messages = applied.messages;
-        telemetry::applied(
-            &self.projection.name,
-            outcomes,
-            messages,
-            took,
-            &applied.phases,
-        );
+        // What a build applies has been counted live; it has gauges of its own.
+        if self.role == Role::Live {
+            telemetry::applied(
+                &self.projection.name,
+                outcomes,
+                messages,
+                took,
+                &applied.phases,
+            );
+        }
         let usual = self.limits.batch_records_max;
         work.batch_records_max = work.batch_records_max.saturating_mul(2).min(usual);
         if applied.messages > 0 {

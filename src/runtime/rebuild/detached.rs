@@ -1,0 +1,314 @@
+//! Builds that the service works on, without anybody's terminal.
+//!
+//! What is to be done stands in the generation's row. Every process of the service looks there, and one that has the
+//! definition of a build takes it: whoever has the lock that a build in the foreground has, too. When that process ends,
+//! wherever it is, its lock ends with its session, and the next one goes on from what is committed. A person who waits for
+//! the lock is given way to.
+//!
+//! Nothing of it concerns what is live: a build has writers, connections and a client of its own, and whatever is wrong
+//! with it is written down where it is asked for, and tried again. A build that has caught up is kept so until somebody
+//! cuts over.
+//!
+//! A process whose tables are being built, or were live before, while those of another definition are, has nothing to
+//! apply. It stays out of its group meanwhile: partitions that it were given there would stand still.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::PgConnection;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::{debug, error, info, warn};
+
+use super::{Builder, RebuildError, Rebuilder};
+use crate::projection::Projection;
+use crate::runtime::service::Service;
+use crate::runtime::start::made;
+use crate::store;
+use crate::store::generation::{self, Detached, UnderWay};
+
+/// How often it is asked what is being built.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a build of this process is looked after.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
+/// How long to leave alone what has failed.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// How much longer than a drain the end of a build may take.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// Projections of which a process stays out of the group; none before that is known.
+pub(in crate::runtime) type OutOfGroup = Option<BTreeSet<String>>;
+
+/// Looks for builds, and works on those that it may.
+pub(in crate::runtime) struct Builds {
+    pub(in crate::runtime) service: Arc<Service>,
+    pub(in crate::runtime) projections: Vec<Arc<Projection>>,
+    pub(in crate::runtime) aside: watch::Sender<OutOfGroup>,
+}
+
+impl Builds {
+    /// Until the service stops.
+    pub(in crate::runtime) async fn run(self) {
+        let (mut connection, mut mine) = (None, BTreeMap::new());
+        loop {
+            match self.look(&mut connection).await {
+                Ok(under_way) => self.see(&under_way, &mut mine).await,
+                Err(error) => {
+                    debug!(%error, "not known what is being built");
+                    connection = None;
+                }
+            }
+            tokio::select! {
+                () = self.service.stop.cancelled() => break,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+        // Their batches end as those of live work do; what takes longer is rolled back.
+        let until = tokio::time::Instant::now() + self.service.config.apply.drain_max + STOP_MAX;
+        for (_, mut build) in mine {
+            if tokio::time::timeout_at(until, &mut build).await.is_err() {
+                build.abort();
+            }
+        }
+    }
+
+    async fn look(
+        &self,
+        connection: &mut Option<PgConnection>,
+    ) -> Result<Vec<UnderWay>, store::Error> {
+        let connection = match connection {
+            Some(connection) => connection,
+            none => none.insert(self.service.connect().await?),
+        };
+        let limit = self.service.database.timeouts.statement;
+        store::within(
+            "looking for builds",
+            limit,
+            generation::under_way(connection),
+        )
+        .await
+    }
+
+    async fn see(&self, under_way: &[UnderWay], mine: &mut BTreeMap<String, JoinHandle<()>>) {
+        let mut aside = BTreeSet::new();
+        for projection in &self.projections {
+            let name = &projection.name;
+            let definition = projection.definition();
+            let mut of_it = under_way.iter().filter(|of| of.projection == *name);
+            let is_aside = |of: &UnderWay| {
+                of.made.definition == definition && of.live_definition != definition
+            };
+            if of_it.clone().any(is_aside) {
+                aside.insert(name.clone());
+            }
+            let Some(build) = of_it.find(|of| of.is_building()) else {
+                continue;
+            };
+            if let Some(ended) = mine.remove(name) {
+                if !ended.is_finished() {
+                    mine.insert(name.clone(), ended);
+                    continue;
+                }
+                if ended.await.is_err() {
+                    error!(projection = name, "a task that builds has panicked");
+                }
+            }
+            let is_mine = build.is_detached() && !build.taken && build.made == made(projection);
+            let config = &self.service.config;
+            // Behind a pooler no lock of a session's keeps others away.
+            if is_mine && config.rebuild.enabled && !config.pooled {
+                let rebuilder = Rebuilder {
+                    service: Arc::new(self.service.beside()),
+                    projection: Arc::clone(projection),
+                    who: format!("{} (tidegate run)", self.service.owner),
+                    in_service: true,
+                };
+                mine.insert(name.clone(), tokio::spawn(rebuilder.work()));
+            }
+        }
+        self.aside.send_if_modified(|known| {
+            let is_new = known.as_ref() != Some(&aside);
+            *known = Some(aside);
+            is_new
+        });
+    }
+}
+
+impl Rebuilder {
+    /// Builds for the service, until that is over, or somebody else is to.
+    async fn work(self) {
+        let projection = self.name();
+        match self.build_for_service().await {
+            Ok(()) => {}
+            Err(error @ (RebuildError::Stopped | RebuildError::Elsewhere(_))) => {
+                debug!(projection, %error, "not building");
+            }
+            Err(error @ RebuildError::Gone { .. }) => info!(projection, %error, "not building"),
+            Err(error) => {
+                warn!(projection, %error, "the build does not go on; trying again");
+                tokio::select! {
+                    () = self.service.stop.cancelled() => {}
+                    () = tokio::time::sleep(AGAIN_AFTER) => {}
+                }
+            }
+        }
+    }
+
+    async fn build_for_service(&self) -> Result<(), RebuildError> {
+        let begin = async {
+            let mut connection = self.connect().await?;
+            let building = self.building(&mut connection).await?;
+            self.build(building).await
+        };
+        let mut builder = tokio::select! {
+            biased;
+            () = self.service.stop.cancelled() => return Err(RebuildError::Stopped),
+            builder = begin => builder?,
+        };
+        let (projection, generation) = (self.name(), builder.generation.number);
+        info!(projection, generation, "building for the service");
+        let done = self.follow(&mut builder).await;
+        builder.stop().await;
+        if let Err(error) = &done
+            && !error.is_temporary()
+            && !matches!(error, RebuildError::Gone { .. })
+        {
+            let trouble = self.service.secrets.cleaned(&error.to_string());
+            self.tell(generation, &trouble).await?;
+        }
+        done
+    }
+
+    /// Writes down why the build does not go on.
+    async fn tell(&self, number: i32, trouble: &str) -> Result<(), RebuildError> {
+        let mut connection = self.connect().await?;
+        let limit = self.service.database.timeouts.statement;
+        let told = generation::set_trouble(&mut connection, self.name(), number, trouble);
+        Ok(store::within("telling how a build fares", limit, told).await?)
+    }
+
+    /// Keeps a build going, and cuts over if it is to. Ends well when somebody else is to build.
+    async fn follow(&self, builder: &mut Builder) -> Result<(), RebuildError> {
+        let (projection, number) = (self.name(), builder.generation.number);
+        let (mut told, mut near) = (builder.generation.trouble.clone(), None);
+        // What has failed may do so again soon; only then it is taken for mended.
+        let (mut calm_since, mut cut_over_at) = (Instant::now(), Instant::now());
+        // Why the cut-over was refused, and what was to be done then.
+        let mut refused: Option<(Detached, String)> = None;
+        loop {
+            let looked = builder.look().await;
+            let Some(detached) = builder.generation.detached() else {
+                info!(projection, "the build was taken back");
+                return Ok(());
+            };
+            if builder.is_wanted {
+                info!(
+                    projection,
+                    "letting go of the build, which somebody waits for"
+                );
+                return Ok(());
+            }
+            // An operator who repeats the command has it tried again.
+            if told != builder.generation.trouble
+                || refused.as_ref().is_some_and(|of| of.0 != detached)
+            {
+                (told, refused) = (builder.generation.trouble.clone(), None);
+            }
+            let trouble = match looked {
+                Ok(progress) => {
+                    let is_due = progress.has_caught_up(&mut near)
+                        && detached != Detached::Build
+                        && refused.is_none()
+                        && cut_over_at <= Instant::now();
+                    if is_due {
+                        cut_over_at = Instant::now() + AGAIN_AFTER;
+                        match self.cut_over_for_service(builder, detached).await {
+                            Ok(true) => return Ok(()),
+                            Ok(false) => {}
+                            Err(error) if ends(&error) => return Err(error),
+                            // More comes in than it can apply while all is held up: not again and again.
+                            Err(error @ RebuildError::NotLevel { .. }) => {
+                                refused = Some((detached, error.to_string()));
+                            }
+                            Err(error) if error.is_temporary() => {
+                                warn!(projection, %error, "no cut-over yet; trying again");
+                            }
+                            Err(error) => refused = Some((detached, error.to_string())),
+                        }
+                    }
+                    refused.as_ref().map_or("", |(_, why)| why).to_owned()
+                }
+                Err(error @ (RebuildError::Halted { .. } | RebuildError::OtherLog { .. })) => {
+                    error.to_string()
+                }
+                Err(error) => return Err(error),
+            };
+            let trouble = self.service.secrets.cleaned(&trouble);
+            if !trouble.is_empty() {
+                calm_since = Instant::now();
+            }
+            if trouble != told && (!trouble.is_empty() || calm_since.elapsed() >= AGAIN_AFTER) {
+                match &*trouble {
+                    "" => info!(projection, "the build goes on"),
+                    why => error!(
+                        projection,
+                        why, "the build needs a person; what is live goes on"
+                    ),
+                }
+                self.tell(number, &trouble).await?;
+                builder.generation.trouble.clone_from(&trouble);
+                told = trouble;
+            }
+            tokio::time::sleep(FOLLOW_EVERY).await;
+        }
+    }
+
+    /// Whether the build is live.
+    async fn cut_over_for_service(
+        &self,
+        builder: &mut Builder,
+        detached: Detached,
+    ) -> Result<bool, RebuildError> {
+        let mut connection = self.connect().await?;
+        let read = store::projection::read_alone(&mut connection, self.name()).await?;
+        // Nothing is to change then; the build follows as far as the live generation has come.
+        if read.is_some_and(|(live, _)| live.paused()) {
+            return Ok(false);
+        }
+        if detached == Detached::CutOverIfSame {
+            let verified = self.verify(builder).await?;
+            let differing = verified.tables.iter().filter(|table| !table.same);
+            let tables: Vec<_> = differing.map(|table| table.table.clone()).collect();
+            if !tables.is_empty() {
+                let projection = self.name().to_owned();
+                return Err(RebuildError::Differ { projection, tables });
+            }
+        }
+        let done = self.cut_over(builder).await?;
+        info!(
+            projection = self.name(),
+            generation = done.new,
+            operation = %done.operation,
+            messages = done.messages,
+            pause_ms = u64::try_from(done.pause.as_millis()).unwrap_or(u64::MAX),
+            former = done.old_schema,
+            "cut over"
+        );
+        Ok(true)
+    }
+}
+
+/// What ends the work on a build, here or altogether.
+fn ends(error: &RebuildError) -> bool {
+    matches!(
+        error,
+        RebuildError::Stopped
+            | RebuildError::Gone { .. }
+            | RebuildError::Elsewhere(_)
+            | RebuildError::Member(_)
+            | RebuildError::Panicked
+            | RebuildError::Unknown(_)
+    )
+}
