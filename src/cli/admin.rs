@@ -14,23 +14,26 @@ use uuid::Uuid;
 use super::dead_letters::{self, LETTERS_MAX, Which, find, letter_failed};
 use super::{
     CODE_CONFIGURATION, CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, Failed, connect, reposition_failed,
-    status,
+    reset, status,
 };
 use crate::config::Config;
+use crate::engine::backoff;
 use crate::engine::redact::Secrets;
 use crate::http::{Action, Answered, Answering, Asked, Operations};
-use crate::kafka::Connection;
+use crate::kafka::{Cluster, Connection};
 use crate::projection::Projection;
 use crate::registry::Registry as SchemaRegistry;
 use crate::runtime::{self, Operator};
-use crate::store::Database;
 use crate::store::dead_letter::{self, Chosen};
 use crate::store::operation::{self, Recorded};
+use crate::store::{self, Database};
 
 /// Namespace of the ids that requests name themselves.
 const REQUESTS: Uuid = Uuid::from_u128(0x5b0c_2f6e_91d4_4c8a_a1f3_7e02_66d9_3c15);
 /// What `operation` calls the one action that takes many transactions.
 const REDRIVE: &str = "redrive";
+/// How often it is tried to record an end.
+const RECORD_ATTEMPTS: u32 = 8;
 
 /// What the commands need.
 pub(super) struct Remote(Arc<Inner>);
@@ -53,6 +56,13 @@ struct Body {
     reason: Option<String>,
     number: Option<i64>,
     why: Option<String>,
+    to: Option<String>,
+    #[serde(default)]
+    new_log: Vec<String>,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(default)]
+    yes: bool,
 }
 
 impl Remote {
@@ -91,10 +101,7 @@ impl Inner {
         };
         match done {
             Ok(body) => Answered { status: 200, body },
-            Err(failed) => {
-                let why = self.secrets.cleaned(&format!("{:#}", failed.error));
-                Answered::refused(http_status(failed.code), why)
-            }
+            Err(failed) => Answered::refused(http_status(failed.code), self.told(&failed)),
         }
     }
 
@@ -105,7 +112,9 @@ impl Inner {
             "action": format!("{:?}", asked.action), "projection": asked.projection, "body": asked.body,
         });
         let mut connection = connect(&self.database).await?;
-        if let Some(done) = operation::read(&mut connection, id).await? {
+        if let Some(done) = operation::read(&mut connection, id).await?
+            && !(done.has_failed() && is_of(&done, &request))
+        {
             return repeated(id, &done, &request);
         }
         let who = format!("HTTP API from {}", asked.from);
@@ -123,10 +132,14 @@ impl Inner {
             (Ok(Ok(result)), Some(done)) => Ok(described(id, &done, false, result)),
             (Ok(Ok(result)), None) => Ok(json!({ "result": result, "repeated": false })),
             // What is recorded was written by this very request.
-            (Ok(Err(failed)), _) => {
-                let why = format!(
-                    "operation {id} has begun and did not end; with another `Idempotency-Key` it is tried again"
-                );
+            (Ok(Err(failed)), recorded) => {
+                let again = match recorded.is_some_and(|done| done.has_failed()) {
+                    true => "has failed; with the same `Idempotency-Key` it goes on",
+                    false => {
+                        "has begun and did not end; with another `Idempotency-Key` it is tried again"
+                    }
+                };
+                let why = format!("operation {id} {again}");
                 Err(Failed::new(failed.code, failed.error.context(why)))
             }
             // Somebody else may have done it meanwhile, with the same key; or this one, and had no answer to its COMMIT.
@@ -148,8 +161,6 @@ impl Inner {
         let body: Body = serde_json::from_value(asked.body.clone()).map_err(|error| {
             Failed::new(WRONG, anyhow::Error::new(error).context("the request"))
         })?;
-        let missing =
-            |what: &str| Failed::new(WRONG, anyhow::anyhow!("the request has no `{what}`"));
         match asked.action {
             Action::Status => Ok(Ok(Value::Null)),
             Action::Pause | Action::Resume => {
@@ -158,6 +169,10 @@ impl Inner {
                 done.map_err(reposition_failed)?;
                 Ok(Ok(json!({ "running": running })))
             }
+            Action::Reset => self
+                .reset(connection, projection, body, operator)
+                .await
+                .map(Ok),
             Action::AcceptGap => {
                 let entity = body.entity.ok_or_else(|| missing("entity"))?;
                 let done = runtime::accept_gap(connection, projection, &entity, operator).await;
@@ -190,12 +205,78 @@ impl Inner {
         }
     }
 
+    /// Resets, or says what a reset would do. It is not done by mistake: whoever wants it says so besides.
+    async fn reset(
+        &self,
+        connection: &mut PgConnection,
+        projection: &Projection,
+        body: Body,
+        operator: Operator<'_>,
+    ) -> Result<Value, Failed> {
+        let to = body.to.ok_or_else(|| missing("to"))?;
+        let target = reset::target(&to, &projection.topics)
+            .map_err(|why| Failed::new(WRONG, anyhow::anyhow!("`to`: {why}")))?;
+        let cluster = Cluster::new(&self.kafka)?;
+        if body.dry_run {
+            let plan = runtime::plan_reset(connection, &cluster, projection, &target).await;
+            return Ok(reset::planned(&plan.map_err(reset::failed)?));
+        }
+        if !body.yes {
+            let error = anyhow::anyhow!(
+                "a reset empties the tables of `{}`: `\"dry_run\": true` shows what it would do, `\"yes\": true` does it",
+                projection.name()
+            );
+            return Err(Failed::new(WRONG, error));
+        }
+        let new_logs = &body.new_log;
+        let reset = runtime::reset(
+            connection, &cluster, projection, &target, new_logs, operator,
+        );
+        let limit = operator.timeouts.transaction();
+        let done = store::within("the reset", limit, reset).await;
+        let done = done.map_err(reset::failed)?;
+        Ok(json!({ "generation": done.generation, "new_log": done.made_anew }))
+    }
+
     /// Applies letters again, and records what came of it with the operation that said so.
     async fn redrive(
         &self,
         projection: &Projection,
         letters: &[Chosen],
         id: Uuid,
+    ) -> Result<Value, Failed> {
+        let done = self.apply_again(projection, letters).await;
+        let after = match &done {
+            Ok(result) => result.clone(),
+            Err(failed) => operation::failed(&self.told(failed)),
+        };
+        let recorded = self.record(id, &after).await;
+        let result = done?;
+        recorded.map(|()| result)
+    }
+
+    /// Records an end, also behind a short outage: what is not recorded may still be running for all that others know.
+    async fn record(&self, id: Uuid, after: &Value) -> Result<(), Failed> {
+        let mut failures = 0;
+        loop {
+            let recorded = async {
+                let mut connection = connect(&self.database).await?;
+                Ok(operation::ended(&mut connection, id, after).await?)
+            };
+            failures += 1;
+            match recorded.await {
+                Err(_) if failures < RECORD_ATTEMPTS => {
+                    tokio::time::sleep(backoff::delay(failures, fastrand::f64())).await;
+                }
+                recorded => return recorded,
+            }
+        }
+    }
+
+    async fn apply_again(
+        &self,
+        projection: &Projection,
+        letters: &[Chosen],
     ) -> Result<Value, Failed> {
         let redriving = dead_letters::Redriving {
             projection,
@@ -206,14 +287,20 @@ impl Inner {
         };
         let total = redriving.redrive(letters, |_, _| {}).await?;
         let failed = total.failed.iter().map(|(number, _)| *number);
-        let result = json!({
+        Ok(json!({
             "applied": total.applied, "stale": total.stale, "duplicate": total.duplicate,
             "filtered": total.filtered, "messages": total.messages, "failed_again": failed.collect::<Vec<_>>(),
-        });
-        let mut connection = connect(&self.database).await?;
-        operation::ended(&mut connection, id, &result).await?;
-        Ok(result)
+        }))
     }
+
+    /// Without what must not be shown.
+    fn told(&self, failed: &Failed) -> String {
+        self.secrets.cleaned(&format!("{:#}", failed.error))
+    }
+}
+
+fn missing(what: &str) -> Failed {
+    Failed::new(WRONG, anyhow::anyhow!("the request has no `{what}`"))
 }
 
 fn busy() -> Failed {
@@ -246,12 +333,16 @@ fn which(body: Body) -> Result<Which, Failed> {
     })
 }
 
+fn is_of(done: &Recorded, request: &Value) -> bool {
+    done.arguments.get("request") == Some(request)
+}
+
 /// What was done when it was asked for first, if it is the same that is asked for now.
 fn repeated(id: Uuid, done: &Recorded, request: &Value) -> Result<Value, Failed> {
-    if done.arguments.get("request") == Some(request) {
+    if is_of(done, request) {
         if done.kind == REDRIVE && done.after == json!({}) {
             let error = anyhow::anyhow!(
-                "this redrive (operation {id}) has begun at {} and has not ended: it is still running, or it has failed or was interrupted; with another `Idempotency-Key` what still waits is applied again",
+                "this redrive (operation {id}) has begun at {} and has not ended: it is still running, or was interrupted; with another `Idempotency-Key` what still waits is applied again",
                 done.at.to_rfc3339()
             );
             return Err(Failed::new(CODE_NEEDS_A_PERSON, error));

@@ -3,10 +3,14 @@
 use std::io::IsTerminal as _;
 
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
 use super::discreet::Discreet;
 use super::{Done, Failed};
+#[cfg(feature = "opentelemetry")]
+use crate::telemetry;
 
 /// librdkafka speaks for itself; what rdkafka logs of the same events is left out.
 const DEFAULT_LOG: &str = "info,rdkafka=off";
@@ -62,20 +66,28 @@ fn begin(filter: &str, format: Format) -> Done {
     let filter = EnvFilter::try_new(filter)
         .map_err(|error| Failed::new(64, anyhow::Error::new(error).context("--log")))?;
     let terminal = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(Discreet)
-        .with_ansi(terminal);
+    let log = fmt::layer().with_writer(Discreet).with_ansi(terminal);
     let json = match format {
         Format::Auto => !terminal,
         Format::Text => false,
         Format::Json => true,
     };
-    if json {
+    let log = if json {
         let log = log.json().flatten_event(true);
-        log.with_current_span(true).with_span_list(false).init();
+        log.with_current_span(true).with_span_list(false).boxed()
     } else {
-        log.init();
+        log.boxed()
+    };
+    let log = tracing_subscriber::registry().with(log.with_filter(filter));
+    #[cfg(not(feature = "opentelemetry"))]
+    log.init();
+    #[cfg(feature = "opentelemetry")]
+    match telemetry::spans::exporting() {
+        Ok(exporting) => log.with(exporting).init(),
+        Err(why) => {
+            log.init();
+            tracing::warn!(why, "no spans are exported; see the variables OTEL_*");
+        }
     }
     Ok(())
 }

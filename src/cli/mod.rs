@@ -214,6 +214,8 @@ pub fn main(registry: Registry) -> ExitCode {
         }
     };
     let done = runtime.block_on(execute(arguments.command, registry));
+    #[cfg(feature = "opentelemetry")]
+    runtime.block_on(crate::telemetry::spans::flush());
     // Not waiting for a thread that waits for somebody's answer.
     runtime.shutdown_background();
     match done {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
 
 use super::output::{bytes, number, table};
 use super::skip::partition;
@@ -13,7 +14,7 @@ use super::{
 use crate::engine::Class;
 use crate::kafka::Cluster;
 use crate::projection::{Projection, Registry};
-use crate::runtime::{self, Move, ResetError, ResetPlan, Target};
+use crate::runtime::{self, Move, Operator, ResetError, ResetPlan, Target};
 use crate::store;
 use crate::store::schema::Problem;
 use crate::types::TopicPartition;
@@ -62,7 +63,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         let error = anyhow::anyhow!("there is no projection `{name}`; known are: {known}");
         return Err(Failed::new(64, error));
     };
-    let target = target(&arguments.to, &projection.topics)
+    let target = target_or_file(&arguments.to, &projection.topics)
         .map_err(|why| Failed::new(64, anyhow::anyhow!("--to: {why}")))?;
     let database = database(&config)?;
     let mut connection = connect(&database).await?;
@@ -81,14 +82,14 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         return Ok(());
     }
     let who = who("reset");
+    let operator = Operator::at_a_terminal(&who, &database.timeouts);
     let reset = runtime::reset(
         &mut connection,
         &cluster,
         projection,
         &target,
         &arguments.new_log,
-        &who,
-        &database.timeouts,
+        operator,
     );
     let limit = database.timeouts.transaction();
     let done = store::within("the reset", limit, reset)
@@ -163,6 +164,22 @@ fn show(plan: &ResetPlan, projection: &Projection, place: &str) {
     }
 }
 
+/// The same for a program.
+pub(super) fn planned(plan: &ResetPlan) -> Value {
+    let moves = plan.moves.iter().map(|it| {
+        json!({
+            "topic": it.partition.topic(), "partition": it.partition.partition(), "stands_at": it.stands,
+            "begins_at": it.to, "to_read": it.log.high - it.to, "note": told(it),
+        })
+    });
+    let tables = plan.tables.iter();
+    let tables = tables.map(|(table, size)| json!({ "table": table, "bytes": size }));
+    json!({
+        "dry_run": true, "generation": plan.generation, "partitions": moves.collect::<Vec<_>>(),
+        "empties": tables.collect::<Vec<_>>(), "new_log": plan.made_anew, "parked_left_behind": plan.left_behind,
+    })
+}
+
 /// What is worth knowing of a move.
 fn told(it: &Move) -> String {
     let stands = it.stands.unwrap_or(it.log.low).max(it.log.low);
@@ -177,22 +194,27 @@ fn told(it: &Move) -> String {
     }
 }
 
+/// Reads where to begin, also from a file: only where whoever asks may read it.
+fn target_or_file(text: &str, topics: &[String]) -> Result<Target, String> {
+    let Some(path) = text.strip_prefix('@') else {
+        return target(text, topics);
+    };
+    let read = std::fs::read_to_string(Path::new(path));
+    let read = read.map_err(|error| format!("{path} cannot be read: {error}"))?;
+    let lines = (1..).zip(read.lines());
+    let lines = lines.map(|(number, line)| {
+        let line = line.split_once('#').map_or(line, |(before, _)| before);
+        (format!("{path}:{number}: "), line.trim())
+    });
+    offsets(lines.filter(|(_, line)| !line.is_empty()), topics)
+}
+
 /// Reads where to begin.
-fn target(text: &str, topics: &[String]) -> Result<Target, String> {
+pub(super) fn target(text: &str, topics: &[String]) -> Result<Target, String> {
     match text {
         "earliest" => return Ok(Target::Earliest),
         "latest" => return Ok(Target::Latest),
         _ => {}
-    }
-    if let Some(path) = text.strip_prefix('@') {
-        let read = std::fs::read_to_string(Path::new(path));
-        let read = read.map_err(|error| format!("{path} cannot be read: {error}"))?;
-        let lines = (1..).zip(read.lines());
-        let lines = lines.map(|(number, line)| {
-            let line = line.split_once('#').map_or(line, |(before, _)| before);
-            (format!("{path}:{number}: "), line.trim())
-        });
-        return offsets(lines.filter(|(_, line)| !line.is_empty()), topics);
     }
     if text.contains('=') {
         let items = text.split(',').map(|item| (String::new(), item.trim()));
@@ -240,7 +262,7 @@ fn one_offset(item: &str, topics: &[String]) -> Result<(TopicPartition, i64), St
     }
 }
 
-fn failed(error: ResetError) -> Failed {
+pub(super) fn failed(error: ResetError) -> Failed {
     let temporary = match &error {
         ResetError::Kafka(_) | ResetError::Meanwhile(_) => true,
         ResetError::Store(error) | ResetError::Schema(Problem::Store(error)) => {
@@ -264,7 +286,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Target, String> {
-        target(text, &["orders".to_owned()])
+        target_or_file(text, &["orders".to_owned()])
     }
 
     fn at(offsets: &[(&str, i32, i64)]) -> Target {

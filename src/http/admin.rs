@@ -26,13 +26,14 @@ pub(crate) enum Action {
     Status,
     Pause,
     Resume,
+    Reset,
     Redrive,
     Discard,
     AcceptGap,
 }
 
 /// Every route, in the order of docs/openapi.yaml. What stands in braces is the projection.
-pub(super) const ROUTES: [(Method, &str, Action); 6] = [
+pub(super) const ROUTES: [(Method, &str, Action); 7] = [
     (Method::GET, "/admin/status", Action::Status),
     (
         Method::POST,
@@ -43,6 +44,11 @@ pub(super) const ROUTES: [(Method, &str, Action); 6] = [
         Method::POST,
         "/admin/projections/{projection}/resume",
         Action::Resume,
+    ),
+    (
+        Method::POST,
+        "/admin/projections/{projection}/reset",
+        Action::Reset,
     ),
     (
         Method::POST,

@@ -572,12 +572,18 @@ impl PollThread {
             if group.state().mirroring.may_begin() {
                 group.mirror(&self.consumer);
             }
-            if let Some(stop_by) = stop_by {
-                let empty = group.state().assigned.is_empty();
-                if empty || Instant::now() >= stop_by {
-                    // Serves the answers to the last mirrored positions.
+            if let Some(by) = stop_by {
+                let (empty, answered) = {
+                    let state = group.state();
+                    (state.assigned.is_empty(), state.mirroring.sent.is_none())
+                };
+                // librdkafka leaves the group once the last commit is answered, and not if it is closed before.
+                if empty && answered || Instant::now() >= by {
                     let _ = self.consumer.poll(POLL);
                     return Ok(());
+                }
+                if empty {
+                    stop_by = Some(by.min(Instant::now() + LEAVE_TIMEOUT));
                 }
             }
         }

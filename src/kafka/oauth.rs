@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rdkafka::client::OAuthToken;
 use reqwest::Url;
 use serde::Deserialize;
@@ -21,6 +22,13 @@ use serde::Deserialize;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest token that is taken.
 const TOKEN_BYTES_MAX: usize = 1 << 20;
+
+/// All but what RFC 3986 never reserves.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 const METHOD: &str = "sasl.oauthbearer.method";
 /// Of a setting: its address may have secrets in its query.
@@ -233,12 +241,7 @@ fn read(token: &str, now: SystemTime) -> Result<OAuthToken, Error> {
 
 /// As a form has it.
 fn escaped(text: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
-    let escape = |b: u8| match plain(b) {
-        true => char::from(b).to_string(),
-        false => format!("%{b:02X}"),
-    };
-    text.bytes().map(escape).collect()
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -234,6 +234,12 @@ impl Connection {
             GroupProtocol::Eager => config.set("partition.assignment.strategy", "range,roundrobin"),
             GroupProtocol::Consumer => config.set("group.protocol", "consumer"),
         };
+        // Only by its heartbeat a member learns that another one has left: by default after up to 3 s. librdkafka sends
+        // them in turns of a second, so this makes it one second at most. Of `consumer` the brokers say it.
+        let heartbeat = "heartbeat.interval.ms";
+        if protocol != GroupProtocol::Consumer && !self.options.contains_key(heartbeat) {
+            config.set(heartbeat, "500");
+        }
         if let Some(id) = instance_id {
             config.set("group.instance.id", id);
         }
@@ -321,6 +327,20 @@ mod tests {
             ("fetch.message.max.bytes", "0"),
         ];
         assert_eq!(queue(&own, 64 << 20).0, 1 << 20, "who sets it, has it");
+    }
+
+    // Who stays learns of a stop by its heartbeat.
+    #[test]
+    fn heartbeats_are_sent_twice_a_second_unless_somebody_else_says_how_often() {
+        let of = |options: &[(&str, &str)], protocol| {
+            let config = connection(options).consumer("c", "g", protocol, None, 64 << 20);
+            config.get("heartbeat.interval.ms").map(str::to_owned)
+        };
+        let own = [("heartbeat.interval.ms", "3000")];
+        assert_eq!(of(&[], GroupProtocol::Classic).as_deref(), Some("500"));
+        assert_eq!(of(&[], GroupProtocol::Eager).as_deref(), Some("500"));
+        assert_eq!(of(&own, GroupProtocol::Classic).as_deref(), Some("3000"));
+        assert_eq!(of(&[], GroupProtocol::Consumer), None, "the brokers say it");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Certificate, Identity, StatusCode};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -13,6 +14,12 @@ use super::Settings;
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// The most schemas that one refers to, over all steps.
 const REFERENCES_MAX: usize = 200;
+/// All but what RFC 3986 never reserves.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 /// Namespace of fingerprints.
 const FINGERPRINTS: Uuid = Uuid::from_u128(0x6f0d_4a17_9b0e_4f1c_8a3d_51b7_30c2_e94a);
 
@@ -310,12 +317,7 @@ fn told(error: reqwest::Error) -> String {
 
 /// A subject as a part of a path.
 fn escaped(text: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
-    let escape = |b: u8| match plain(b) {
-        true => char::from(b).to_string(),
-        false => format!("%{b:02X}"),
-    };
-    text.bytes().map(escape).collect()
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// The same text for the same JSON.

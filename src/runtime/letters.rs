@@ -179,7 +179,7 @@ pub(crate) async fn begin_redrive(
     begin(connection, "redrive", projection, operator).await?;
     let before_after = (json!({ "waiting": letters }), json!({}));
     let record = operator.record("redrive", projection, json!({}), before_after);
-    let done = operation::insert(connection, &record).await;
+    let done = operation::begin(connection, &record).await;
     let done = done.map(|()| record.id).map_err(LetterError::from);
     end(connection, done, AROUND_COMMIT).await
 }

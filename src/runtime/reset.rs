@@ -14,6 +14,7 @@ use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::reposition::Operator;
 use super::start::made;
 use super::topic_watch::TopicIds;
 use crate::engine::rebuild;
@@ -21,11 +22,10 @@ use crate::failpoint;
 use crate::kafka::{Cluster, ClusterError, Watermarks};
 use crate::projection::{First, Gate, Projection};
 use crate::store::generation::{self, State};
-use crate::store::operation::Operation;
 use crate::store::position::{Mark, Stood};
 use crate::store::projection::Live;
 use crate::store::schema::{self, Problem};
-use crate::store::{self, Offsets, Timeouts, dead_letter, operation, position, transaction};
+use crate::store::{self, Offsets, dead_letter, operation, position, transaction};
 use crate::types::TopicPartition;
 
 /// Why a reset was refused. Nothing has changed then.
@@ -398,16 +398,15 @@ pub(crate) async fn reset(
     projection: &Projection,
     target: &Target,
     new_logs: &[String],
-    who: &str,
-    timeouts: &Timeouts,
+    operator: Operator<'_>,
 ) -> Result<Reset, ResetError> {
     let name = &projection.name;
     // Kafka is asked here, before the transaction: no question to it under a lock.
     let plan = plan(connection, cluster, projection, target).await?;
     let search_path = transaction::search_path(name, &projection.search_path);
     let application = format!("tidegate reset {name}");
-    transaction::begin(connection, &search_path, &application, timeouts).await?;
-    let done = in_transaction(connection, projection, target, new_logs, &plan, who).await;
+    transaction::begin(connection, &search_path, &application, operator.timeouts).await?;
+    let done = in_transaction(connection, projection, target, new_logs, &plan, operator).await;
     match &done {
         Ok(_) => {
             failpoint::reach(failpoint::RESET_BEFORE_COMMIT);
@@ -427,7 +426,7 @@ async fn in_transaction(
     target: &Target,
     new_logs: &[String],
     plan: &ResetPlan,
-    who: &str,
+    operator: Operator<'_>,
 ) -> Result<Reset, ResetError> {
     let name = &projection.name;
     transaction::lock_generation(connection, name).await?;
@@ -462,7 +461,6 @@ async fn in_transaction(
     let left_out: Vec<Offsets> = begin.iter().zip(&plan.moves).map(left_out).collect();
     store::leave_out_rights_to_emit(connection, name, &left_out).await?; // I5
 
-    let operation = Uuid::new_v4();
     let offsets = |rows: &[Stood]| -> serde_json::Value {
         let row = |p: &Stood| {
             (
@@ -475,22 +473,19 @@ async fn in_transaction(
             .collect::<serde_json::Map<_, _>>()
             .into()
     };
-    let record = Operation {
-        id: operation,
-        kind: "reset",
-        projection: name,
-        who,
-        arguments: json!({ "to": target.to_string(), "new_log": anew.keys().collect::<Vec<_>>() }),
-        before: json!({ "generation": old, "definition": live.definition, "next_offset": offsets(&stood) }),
-        after: json!({ "generation": new, "definition": made.definition, "next_offset": offsets(&begin) }),
-    };
+    let arguments = json!({ "to": target.to_string(), "new_log": anew.keys().collect::<Vec<_>>() });
+    let before =
+        json!({ "generation": old, "definition": live.definition, "next_offset": offsets(&stood) });
+    let after =
+        json!({ "generation": new, "definition": made.definition, "next_offset": offsets(&begin) });
+    let record = operator.record("reset", name, arguments, (before, after));
     operation::insert(connection, &record).await?; // I2
     let moved = plan.moves.iter().map(|it| {
         let before = find(&stood, &it.partition).map_or(it.log.low, |p| p.next_offset);
         (it.partition.clone(), before, it.to)
     });
     Ok(Reset {
-        operation,
+        operation: record.id,
         generation: new,
         moved: moved.collect(),
         made_anew: anew.into_keys().collect(),

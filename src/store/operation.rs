@@ -1,15 +1,18 @@
 //! `operation`: what operators did.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
 use super::{Error, transaction};
 
+const BEGIN_AGAIN: &str = include_str!("sql/operation_begin_again.sql");
 const DISCARD: &str = include_str!("sql/operation_discard.sql");
 const READ: &str = include_str!("sql/operation_read.sql");
 const ENDED: &str = include_str!("sql/operation_ended.sql");
 const INSERT: &str = include_str!("sql/operation_insert.sql");
+/// As `operation_begin_again.sql` has it.
+const FAILED: &str = "failed";
 
 /// An operator action, as it is recorded.
 #[derive(Clone, Debug)]
@@ -41,6 +44,24 @@ pub(crate) async fn insert(
     Ok(())
 }
 
+/// Records that an action which takes many transactions begins, in a transaction before them: one that is not known, or
+/// that has failed.
+pub(crate) async fn begin(
+    connection: &mut PgConnection,
+    operation: &Operation<'_>,
+) -> Result<(), Error> {
+    let again = sqlx::query(BEGIN_AGAIN)
+        .bind(operation.id)
+        .bind(operation.who)
+        .bind(&operation.before)
+        .execute(&mut *connection)
+        .await?;
+    match again.rows_affected() {
+        0 => insert(connection, operation).await,
+        _ => Ok(()),
+    }
+}
+
 /// Records what came of an action that takes many transactions, behind the last of them.
 pub(crate) async fn ended(
     connection: &mut PgConnection,
@@ -67,6 +88,18 @@ pub(crate) struct Recorded {
     pub(crate) arguments: Value,
     pub(crate) before: Value,
     pub(crate) after: Value,
+}
+
+impl Recorded {
+    /// Whether it came to nothing, or to an end halfway.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.after.get(FAILED).is_some()
+    }
+}
+
+/// What is recorded of an action that has failed.
+pub(crate) fn failed(why: &str) -> Value {
+    json!({ FAILED: why })
 }
 
 /// Reads what was done under an id.

@@ -8,6 +8,8 @@
 
 mod phases;
 mod process;
+#[cfg(feature = "opentelemetry")]
+pub(crate) mod spans;
 pub(crate) mod table;
 
 use std::time::Duration;

@@ -171,7 +171,7 @@ fn dead_letters_are_decided_over_http() {
 
 // I2: its row is written before it begins, and is no proof that it has ended.
 #[test]
-fn a_redrive_that_fails_or_still_runs_is_not_said_to_be_done() {
+fn a_redrive_that_has_failed_can_be_repeated_and_one_that_still_runs_is_not_said_to_be_done() {
     let world = World::ledger(1);
     let sender = world.sender();
     sender.send(0, Some(b"b"), Some(b"no json"));
@@ -204,9 +204,16 @@ fn a_redrive_that_fails_or_still_runs_is_not_said_to_be_done() {
         .db
         .one("SELECT id::text FROM tidegate.operation WHERE kind = 'redrive'");
     refused(failed, 409, &id);
-    refused(redrive("k-1"), 409, "has not ended");
+    refused(redrive("k-1"), 409, "has failed");
     tell("resume", "go");
-    refused(redrive("k-1"), 409, "has not ended");
+    // It goes on under the same key, once.
+    let (status, answer) = redrive("k-1");
+    assert_eq!(
+        (status, &answer["repeated"], &answer["operation"]),
+        (200, &json!(false), &json!(id)),
+        "{answer:#}"
+    );
+    assert_eq!(redrive("k-1").1["repeated"], true);
 
     let mut holder = world.db.session();
     holder
@@ -239,6 +246,72 @@ fn a_redrive_that_fails_or_still_runs_is_not_said_to_be_done() {
     assert_eq!(redrive("k-3").0, 200);
 }
 
+// The words and the guards are those of the command.
+#[test]
+fn a_projection_is_reset_over_http_once_and_only_by_who_says_yes() {
+    let world = World::ledger(2);
+    let mut stream = world.stream();
+    stream.produce(100);
+    let asked = start(world.launch("a"));
+    world.assert_exact();
+    let reset = |key: &str, body: Value| post(&asked, "projections/balances/reset", key, &body);
+    let refused = |body: Value, expected: u16, words: &str| {
+        let (status, answer) = reset("no", body);
+        let why = answer["error"].as_str().unwrap_or_default();
+        assert!(
+            status == expected && why.contains(words),
+            "{status} {answer:#}"
+        );
+    };
+    refused(json!({ "yes": true }), 400, "no `to`");
+    refused(json!({ "to": "earliest" }), 400, "dry_run");
+    refused(json!({ "to": "oldest", "yes": true }), 400, "neither");
+    refused(json!({ "to": "@/etc/passwd", "yes": true }), 400, "neither");
+    refused(
+        json!({ "to": "latest", "yes": true }),
+        409,
+        "begins_anywhere",
+    );
+    refused(
+        json!({ "to": "earliest", "new_log": ["other"], "yes": true }),
+        409,
+        "does not read",
+    );
+
+    let (status, answer) = reset(
+        "k",
+        json!({ "to": "earliest", "dry_run": true, "yes": true }),
+    );
+    let plan = &answer["result"];
+    assert_eq!(
+        (status, &plan["generation"]),
+        (200, &json!(1)),
+        "{answer:#}"
+    );
+    let to_read = plan["partitions"].as_array().unwrap().iter();
+    let to_read: i64 = to_read.map(|it| it["to_read"].as_i64().unwrap()).sum();
+    assert_eq!(to_read, 100, "{plan:#}");
+    assert_eq!(plan["empties"][0]["table"], "balance", "{plan:#}");
+    assert!(operations(&world).is_empty(), "nothing was done");
+
+    let yes = || json!({ "to": "earliest", "yes": true });
+    let (status, answer) = reset("k", yes());
+    assert_eq!(
+        (status, &answer["result"]["generation"]),
+        (200, &json!(2)),
+        "{answer:#}"
+    );
+    let (_, repeated) = reset("k", yes());
+    assert_eq!(
+        (&repeated["repeated"], &repeated["after"]["generation"]),
+        (&json!(true), &json!(2)),
+        "{repeated:#}"
+    );
+    world.assert_exact();
+    let done = [("reset".to_owned(), "HTTP API from 127.0.0.1".to_owned())];
+    assert_eq!(operations(&world), done);
+}
+
 #[test]
 fn whoever_has_no_token_changes_nothing() {
     let world = World::journal(1);
@@ -266,7 +339,7 @@ fn whoever_has_no_token_changes_nothing() {
     let token = format!("Authorization: Bearer {TOKEN}");
     assert_eq!(ask(pause, &token), 400, "it needs a key");
     assert_eq!(ask("GET /admin/projections/journal/pause", &token), 405);
-    assert_eq!(ask("POST /admin/projections/journal/reset", &token), 404);
+    assert_eq!(ask("POST /admin/projections/journal/rebuild", &token), 404);
     let nobody = format!("{token}\r\n{key}");
     assert_eq!(ask("POST /admin/projections/nobody/pause", &nobody), 404);
     assert!(operations(&world).is_empty());

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{LONG, Process, World, wait_until};
 
-const CANARY: &str = "canary-4f1d";
-const NOTES: &str = r#"
+pub(crate) const CANARY: &str = "canary-4f1d";
+pub(crate) const NOTES: &str = r#"
 [projections.notes]
 topics   = ["@in@"]
 entity   = "key"
@@ -22,7 +22,7 @@ name  = "copy"
 topic = "@out@"
 sql   = "SELECT _ref, account AS key, jsonb_build_object('account', account) AS payload FROM events"
 "#;
-const SETUP: (&str, &str) = (
+pub(crate) const SETUP: (&str, &str) = (
     "notes.sql",
     "CREATE TABLE note (account text, number bigint CHECK (number < 1000))",
 );

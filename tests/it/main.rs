@@ -69,6 +69,9 @@ mod reset;
 mod reset_points;
 mod retention;
 mod secrets;
+#[cfg(feature = "opentelemetry")]
+mod spans;
+mod stop;
 mod store;
 mod testing;
 mod tidy;

@@ -1,16 +1,12 @@
-//! What an operator does: looks whether everything outside is as it should be, makes roles, stops a process at a bad
-//! moment, and never finds a secret in what he reads.
+//! What an operator does: looks whether everything outside is as it should be, makes roles, watches, and never finds a
+//! secret in what he reads.
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{
-    KafkaServer, LONG, PostgresServer, Process, Route, Servers, Session, World,
-    delete_records_before, unique, wait_until,
-};
+use crate::harness::{LONG, Process, Session, World, delete_records_before, unique, wait_until};
 
 /// What `doctor` has found: level and text.
 fn findings(found: &Value) -> Vec<(String, String)> {
@@ -359,6 +355,42 @@ fn config_show_says_where_each_setting_comes_from() {
     );
 }
 
+// As a person sees it: each setting of a projection with the projection's name, its columns too.
+#[test]
+fn config_show_reads_well() {
+    let world = World::ledger(2);
+    let shown = world.launch("show").env("TIDEGATE__APPLY__WRITERS", 3);
+    let text = shown
+        .env("TIDEGATE__POSTGRES__URL", "postgres://u:hunter%402@h/d")
+        .output(&["config", "show"])
+        .expect(0)
+        .stdout
+        .replace(
+            &world.folder().join("show.toml").display().to_string(),
+            "tidegate.toml",
+        )
+        .replace(world.incoming(), "ledger.entries")
+        .replace(world.outgoing(), "ledger.overdrafts")
+        .replace(world.kafka.bootstrap_servers(), "kafka:9092");
+    // How wide a column is depends on the longest name of a file.
+    let lines = text.lines().map(|line| {
+        let columns = line.split("  ").map(str::trim);
+        let columns: Vec<&str> = columns.filter(|column| !column.is_empty()).collect();
+        match &columns[..] {
+            [rule, ..] if rule.starts_with('─') => "──".to_owned(),
+            // The test's own, and as many as there are cores.
+            [name @ ("kafka.group_prefix" | "rebuild.writers"), _, from] => {
+                format!("{name}  ..  {from}")
+            }
+            columns => columns.join("  "),
+        }
+    });
+    assert_golden(
+        "config_show.txt",
+        &format!("{}\n", lines.collect::<Vec<_>>().join("\n")),
+    );
+}
+
 #[test]
 fn status_can_be_watched() {
     let world = World::journal(1);
@@ -383,184 +415,6 @@ fn status_can_be_watched() {
         watching.log().contains("paused")
     });
     running.stop();
-}
-
-/// Whether somebody in the test's database waits for a lock.
-fn waits_for_a_lock(world: &World) -> bool {
-    let waiting: i64 = world.db.one(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
-    );
-    waiting > 0
-}
-
-/// Nothing of what belongs to the test is left behind, and a successor has the partitions soon.
-#[track_caller]
-fn assert_successor_goes_on(world: &World, total: i64) {
-    let successor = world.start("successor");
-    wait_until(LONG, "the successor has applied everything", || {
-        world.progress() == total
-    });
-    successor.stop();
-}
-
-// A stop at any moment: in a handler's statement, waiting for records, waiting for a lock.
-#[test]
-fn a_stop_ends_soon_wherever_it_comes() {
-    let world = World::journal(1);
-    let sender = world.sender();
-    let send = || {
-        sender.send_json(0, &serde_json::json!({ "account": "a" }));
-        sender.flush();
-    };
-    send();
-    let stops_within = |process: Process, limit: Duration| {
-        let began = Instant::now();
-        process.stop();
-        assert!(began.elapsed() < limit, "{:?}", began.elapsed());
-    };
-    // Idle.
-    let process = world.start("idle");
-    wait_until(LONG, "it has applied", || world.progress() == 1);
-    stops_within(process, Duration::from_secs(8));
-    // In a statement that waits for a lock: aborted when the drain is over, and rolled back.
-    let mut holder = world.db.session();
-    holder.run("BEGIN; LOCK TABLE journal.journal");
-    let process = world
-        .launch("blocked")
-        .env("TIDEGATE__APPLY__DRAIN_MAX", "1s")
-        .start();
-    send();
-    wait_until(LONG, "it waits for the lock", || waits_for_a_lock(&world));
-    stops_within(process, Duration::from_secs(12));
-    assert_eq!(world.progress(), 1, "what was open is rolled back");
-    holder.run("ROLLBACK");
-    assert_successor_goes_on(&world, 2);
-}
-
-// In the middle of a handler's statement: it may finish, and what it did is kept.
-#[test]
-fn a_stop_lets_a_handler_finish() {
-    let world = World::journal(1);
-    let process = world.start("a");
-    wait_until(LONG, "it is there", || {
-        world.is_owned_by("journal", &process)
-    });
-    world.db.run(
-        "CREATE FUNCTION journal.dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(3); RETURN NEW; END $$;
-         CREATE TRIGGER dawdle BEFORE INSERT ON journal.journal FOR EACH ROW EXECUTE FUNCTION journal.dawdle()",
-    );
-    let sender = world.sender();
-    sender.send_json(0, &serde_json::json!({ "account": "a" }));
-    sender.flush();
-    wait_until(LONG, "its handler is at work", || {
-        world.db.one(
-            "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()",
-        )
-    });
-    process.stop();
-    assert_eq!(world.progress(), 1, "what was open is committed");
-    let rows: i64 = world.db.one("SELECT count(*) FROM journal.journal");
-    assert_eq!(rows, 1);
-}
-
-// Nobody answers any more: the broker, or the database, has ended first.
-#[test]
-fn a_stop_waits_for_no_server_that_has_ended() {
-    const LIMIT: Duration = Duration::from_secs(25);
-    let mut kafka = KafkaServer::start();
-    let mut postgres = PostgresServer::start();
-    let servers = Servers::private(&kafka, &postgres);
-    let world = World::ledger_at(&servers, 2);
-    let mut stream = world.stream();
-    stream.produce(100);
-    let launch = |name: &str| world.launch(name).env("TIDEGATE__APPLY__DRAIN_MAX", "1s");
-    let (first, second) = (launch("a").start(), launch("b").start());
-    world.assert_exact();
-    kafka.kill();
-    let began = Instant::now();
-    first.stop();
-    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
-    postgres.kill();
-    let began = Instant::now();
-    second.stop();
-    assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
-    kafka.start_again();
-    postgres.start_again();
-    world.db.reconnect();
-    let process = world.start("c");
-    stream.produce(100);
-    world.assert_exact();
-    process.stop();
-}
-
-#[test]
-fn a_second_signal_ends_at_once_and_loses_nothing() {
-    let world = World::journal(1);
-    let mut holder = world.db.session();
-    let process = world.start("first");
-    wait_until(LONG, "it is there", || {
-        world.is_owned_by("journal", &process)
-    });
-    holder.run("BEGIN; LOCK TABLE journal.journal");
-    let sender = world.sender();
-    sender.send_json(0, &serde_json::json!({ "account": "a" }));
-    sender.flush();
-    wait_until(LONG, "it waits for the lock", || waits_for_a_lock(&world));
-    process.signal("TERM");
-    process.wait_for_log(LONG, &["stopping"]);
-    process.signal("TERM");
-    let mut process = process;
-    let began = Instant::now();
-    assert_eq!(process.wait(LONG).code(), Some(75));
-    assert!(began.elapsed() < Duration::from_secs(3));
-    holder.run("ROLLBACK");
-    assert_successor_goes_on(&world, 1);
-}
-
-// The database does not answer any more, not even with an error.
-#[test]
-fn a_stop_waits_for_no_database() {
-    let world = World::journal(1);
-    let route = Route::to(&world.db.address());
-    let process = world
-        .launch("a")
-        .env("TIDEGATE__POSTGRES__URL", world.db.url_by(route.address()))
-        .env("TIDEGATE__APPLY__DRAIN_MAX", "1s")
-        .start();
-    wait_until(LONG, "it is there", || {
-        world.is_owned_by("journal", &process)
-    });
-    route.forget();
-    route.lead_to("127.0.0.1:1");
-    let began = Instant::now();
-    process.stop();
-    assert!(
-        began.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        began.elapsed()
-    );
-}
-
-// A stop is a small rebalance: who stays has the partitions at once, not when a session ends.
-#[test]
-fn a_successor_has_the_partitions_of_who_stops_within_seconds() {
-    let world = World::journal(2);
-    let first = world.start("a");
-    let second = world.start("b");
-    wait_until(LONG, "each has one", || {
-        world.owned_by("journal", &first) == 1 && world.owned_by("journal", &second) == 1
-    });
-    let began = Instant::now();
-    first.stop();
-    wait_until(Duration::from_secs(10), "the other one has both", || {
-        world.owned_by("journal", &second) == 2
-    });
-    assert!(
-        began.elapsed() < Duration::from_secs(6),
-        "{:?}",
-        began.elapsed()
-    );
-    second.stop();
 }
 
 /// The commands that a text tells to run: in lines of code, and between backticks.

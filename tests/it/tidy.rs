@@ -187,6 +187,7 @@ const KNOWS: [(&str, &[&str]); 21] = [
             "registry",
             "health",
             "http",
+            "telemetry",
         ],
     ),
     ("outbox", &["types", "store", "projection"]),

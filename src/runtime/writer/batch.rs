@@ -422,6 +422,8 @@ impl Writer {
                     .await
             }
             Err((failure, refusal)) => {
+                #[cfg(feature = "opentelemetry")]
+                telemetry::spans::failed(&Span::current());
                 self.batch_failed(work, &moved, batch_id, failure, refusal)
                     .await;
             }
@@ -506,8 +508,8 @@ impl Writer {
     }
 }
 
-/// A batch, for whoever follows what happens: what it takes, and by which traces that was written. A subscriber of
-/// OpenTelemetry makes links of these: a batch has many causes.
+/// A batch, for whoever follows what happens: what it takes, and by which traces that was written. Where spans are
+/// exported these are links: a batch has many causes.
 fn span(projection: &str, work: &Work, chosen: &[Chosen]) -> Span {
     let records: usize = chosen.iter().map(|chosen| chosen.count).sum();
     let span = info_span!(
@@ -541,6 +543,8 @@ fn span(projection: &str, work: &Work, chosen: &[Chosen]) -> Span {
             .take(chosen.count.min(LOOKED_AT_MAX));
         for parent in records.filter_map(|record| Some(TraceContext::of(record)?.parent)) {
             if traces.len() < SHOWN_MAX && !traces.contains(&parent) {
+                #[cfg(feature = "opentelemetry")]
+                telemetry::spans::link(&span, parent);
                 traces.push(parent);
             }
         }

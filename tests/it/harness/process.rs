@@ -132,10 +132,16 @@ impl<'w> Launch<'w> {
         self.env("TIDEGATE__KAFKA__GROUP_INSTANCE_ID", id)
     }
 
-    /// The group protocol in which the broker decides. It takes no session's length from a member.
-    pub(crate) fn consumer_protocol(mut self) -> Self {
+    /// A session and heartbeats of the length that they have where nobody says otherwise.
+    pub(crate) fn usual_session(mut self) -> Self {
         self.options.clear();
-        self.env("TIDEGATE__KAFKA__GROUP_PROTOCOL", "consumer")
+        self
+    }
+
+    /// The group protocol in which the broker decides. It takes no session's length from a member.
+    pub(crate) fn consumer_protocol(self) -> Self {
+        self.usual_session()
+            .env("TIDEGATE__KAFKA__GROUP_PROTOCOL", "consumer")
     }
 
     /// The protocols in which every rebalance takes all partitions from everybody first.
