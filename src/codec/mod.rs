@@ -58,7 +58,7 @@ pub(crate) struct Decoder {
     event_source: Option<Place>,
     types: Option<(Place, Types)>,
     columns: Vec<(Column, Place)>,
-    column_names: Arc<[String]>,
+    declared: Arc<[Column]>,
     tombstones: Tombstones,
 }
 
@@ -217,10 +217,7 @@ impl Decoder {
             event_id,
             event_source,
             types,
-            column_names: columns
-                .iter()
-                .map(|(column, _)| column.name.clone())
-                .collect(),
+            declared: projection.columns.as_slice().into(),
             columns,
             tombstones: projection.tombstones,
         }
@@ -317,7 +314,7 @@ impl Decoder {
             columns: columns
                 .map(|(column, _)| ColumnData::new(column.column_type))
                 .collect(),
-            column_names: Arc::clone(&self.column_names),
+            declared: Arc::clone(&self.declared),
             types: Vec::new(),
             filtered: Vec::new(),
             rejected: BTreeMap::new(),

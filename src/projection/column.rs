@@ -250,6 +250,22 @@ impl ColumnData {
         }
     }
 
+    /// Some value of the column's type.
+    pub(super) fn sample(&self) -> ColumnValue<'_> {
+        match self {
+            Self::Bigint(_) => ColumnValue::Bigint(0),
+            Self::Integer(_) => ColumnValue::Integer(0),
+            Self::Double(_) => ColumnValue::Double(0.0),
+            Self::Boolean(_) => ColumnValue::Boolean(false),
+            Self::Uuid(_) => ColumnValue::Uuid(Uuid::nil()),
+            Self::Timestamptz(_) => ColumnValue::Timestamptz(DateTime::UNIX_EPOCH),
+            Self::Timestamp(_) => ColumnValue::Timestamp(NaiveDateTime::default()),
+            Self::Date(_) => ColumnValue::Date(NaiveDate::default()),
+            Self::Bytea(_) => ColumnValue::Bytea(&[]),
+            Self::Text(_) => ColumnValue::Text(""),
+        }
+    }
+
     /// The value of an event.
     pub(super) fn get(&self, event: usize) -> ColumnValue<'_> {
         let value = match self {
@@ -306,9 +322,9 @@ pub trait FromColumn<'a>: Sized {
 }
 
 macro_rules! from_column {
-    ($($type:ty: $variant:ident),*) => {$(
+    ($($type:ty, $name:literal: $variant:ident;)*) => {$(
         impl<'a> FromColumn<'a> for $type {
-            const NAME: &'static str = stringify!($type);
+            const NAME: &'static str = $name;
 
             fn from_column(value: ColumnValue<'a>) -> Option<Self> {
                 match value {
@@ -320,18 +336,18 @@ macro_rules! from_column {
     )*};
 }
 
-from_column!(
-    i64: Bigint,
-    i32: Integer,
-    f64: Double,
-    bool: Boolean,
-    Uuid: Uuid,
-    DateTime<Utc>: Timestamptz,
-    NaiveDateTime: Timestamp,
-    NaiveDate: Date,
-    &'a [u8]: Bytea,
-    &'a str: Text
-);
+from_column! {
+    i64, "i64": Bigint;
+    i32, "i32": Integer;
+    f64, "f64": Double;
+    bool, "bool": Boolean;
+    Uuid, "Uuid": Uuid;
+    DateTime<Utc>, "DateTime<Utc>": Timestamptz;
+    NaiveDateTime, "NaiveDateTime": Timestamp;
+    NaiveDate, "NaiveDate": Date;
+    &'a [u8], "&[u8]": Bytea;
+    &'a str, "&str": Text;
+}
 
 impl<'a, T: FromColumn<'a>> FromColumn<'a> for Option<T> {
     const NAME: &'static str = T::NAME;

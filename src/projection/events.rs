@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use super::column::{ColumnData, ColumnValue, FromColumn, TextColumn};
+use super::column::{Column, ColumnData, FromColumn, TextColumn};
 use super::gate_in::GateRows;
 use super::handler::HandlerError;
 use crate::engine::Class;
@@ -46,8 +46,8 @@ pub(crate) struct Events<'a> {
     pub(crate) sequences: Vec<Option<i64>>,
     pub(crate) event_ids: TextColumn,
     pub(crate) columns: Vec<ColumnData>,
-    /// Their names.
-    pub(crate) column_names: Arc<[String]>,
+    /// As they were declared.
+    pub(crate) declared: Arc<[Column]>,
     /// Each event's type, as its place among those that the projection knows.
     pub(crate) types: Vec<Option<u16>>,
     pub(crate) filtered: Vec<bool>,
@@ -177,7 +177,7 @@ impl<'a> Event<'a> {
     }
 
     /// The value of a column that the projection [declares](super::Projection::column): an `i64` of a `bigint`, a `&str`
-    /// of a `text`, and so on as [`ColumnValue`] says; an `Option` of it where the column is nullable.
+    /// of a `text`, and so on as [`ColumnValue`](super::ColumnValue) says; an `Option` of it where the column is nullable.
     ///
     /// It was read when the batch was, in whatever format the record has, so this costs next to nothing.
     ///
@@ -191,29 +191,35 @@ impl<'a> Event<'a> {
     /// ```
     ///
     /// # Errors
-    /// That the column is null, which is this event's fault; or that there is none of that name or type, which halts the
-    /// partition.
+    /// That there is nothing, as in a tombstone or a row that is gone, which is this event's fault. That there is no column of
+    /// that name or type, or that it is nullable and `T` is no `Option`, halts the partition: the handler is at fault.
     pub fn get<T: FromColumn<'a>>(&self, column: &str) -> Result<T, HandlerError> {
-        let (events, names) = (self.events, &self.events.column_names);
-        let Some(index) = names.iter().position(|name| name == column) else {
-            let why = format!(
+        let declared = &self.events.declared;
+        let halt = |why: String| HandlerError::new(Class::Halt, why);
+        let Some(index) = declared.iter().position(|known| known.name == column) else {
+            let names: Vec<&str> = declared.iter().map(|known| &*known.name).collect();
+            return Err(halt(format!(
                 "there is no column `{column}`; declared are {}",
                 match names.is_empty() {
                     true => "none: see `Projection::column`".to_owned(),
                     false => names.join(", "),
                 }
-            );
-            return Err(HandlerError::new(Class::Halt, why));
+            )));
         };
-        let value = events.columns[index].get(self.reference as usize);
-        T::from_column(value).ok_or_else(|| match value {
-            ColumnValue::Null => {
-                HandlerError::terminal(format!("column `{column}` is null")).at(self)
-            }
-            value => {
-                let why = format!("column `{column}` is no {}: it has {value:?}", T::NAME);
-                HandlerError::new(Class::Halt, why)
-            }
+        let (data, known) = (&self.events.columns[index], &declared[index]);
+        if T::from_column(data.sample()).is_none() {
+            let (name, column_type) = (T::NAME, known.column_type);
+            return Err(halt(format!(
+                "column `{column}` is of type {column_type}, which is not read as {name}"
+            )));
+        }
+        let value = T::from_column(data.get(self.reference as usize));
+        value.ok_or_else(|| match known.nullable {
+            true => halt(format!(
+                "column `{column}` is declared nullable; read it as Option<{}>",
+                T::NAME
+            )),
+            false => HandlerError::terminal(format!("column `{column}` is null")).at(self),
         })
     }
 

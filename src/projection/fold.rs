@@ -7,7 +7,8 @@
 //! There is deliberately neither a connection nor an `async` in a fold: what it may know is the state and the event.
 
 use std::fmt::Write as _;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::BoxFuture;
 use sqlx::error::BoxDynError;
@@ -199,8 +200,8 @@ impl Messages {
 pub(crate) struct Folded<F> {
     pub(super) fold: Arc<F>,
     pub(super) exact: Exact,
-    /// Its answer, for all tables that this process's setup makes.
-    is_exact: OnceLock<bool>,
+    /// Whether it was said that the table is not.
+    is_told: AtomicBool,
     load: Arc<str>,
     store: Arc<str>,
     delete: Arc<str>,
@@ -210,6 +211,8 @@ pub(crate) struct Folded<F> {
     /// Where a row may be there all the same, and that is no error of the statement.
     insert_missing: Arc<str>,
     update: Arc<str>,
+    /// Wherever the rows are by now.
+    update_moved: Arc<str>,
     /// The same from memory.
     pub(super) bulk: Arc<Statements>,
 }
@@ -307,10 +310,13 @@ impl<F: Fold> Folded<F> {
         let insert = format!(
             "INSERT INTO {table} ({key}{listed}, {SEQUENCE}) SELECT unnest($1){arrays}, unnest(${sequence})"
         );
+        let update = format!(
+            "UPDATE {table} AS s SET {compared} FROM (SELECT unnest($1) AS key{named}, unnest(${sequence}) AS sequence, unnest(${previous}) AS previous, unnest(${place}) AS place) AS m WHERE s.{key} = m.key AND s.{SEQUENCE} = m.previous"
+        );
         Self {
             fold: Arc::new(fold),
             exact,
-            is_exact: OnceLock::new(),
+            is_told: AtomicBool::new(false),
             bulk: Arc::new(bulk),
             load,
             store,
@@ -319,10 +325,8 @@ impl<F: Fold> Folded<F> {
             insert_missing: format!("{insert} ON CONFLICT ({key}) DO NOTHING").into(),
             insert: insert.into(),
             // By their places rows are found in half the time that it takes by the index.
-            update: format!(
-                "UPDATE {table} AS s SET {compared} FROM (SELECT unnest($1) AS key{named}, unnest(${sequence}) AS sequence, unnest(${previous}) AS previous, unnest(${place}) AS place) AS m WHERE s.ctid = m.place AND s.{key} = m.key AND s.{SEQUENCE} = m.previous"
-            )
-            .into(),
+            update: format!("{update} AND s.ctid = m.place").into(),
+            update_moved: update.into(),
         }
     }
 
@@ -338,7 +342,7 @@ impl<F: Fold> Folded<F> {
         ctx: &mut Context<'_>,
         batch: &Batch<'_>,
     ) -> Result<(), HandlerError> {
-        if self.is_exact(ctx).await? {
+        if !has_repeats(batch) || self.is_exact(ctx).await? {
             return self.apply_at_once(ctx, batch).await;
         }
         let mut rest: Vec<(&str, &[Ref])> = entities(batch).collect();
@@ -366,19 +370,19 @@ impl<F: Fold> Folded<F> {
         Ok(())
     }
 
+    /// Asked of each batch: the table may be altered while the process runs, and is another one after a cut-over.
     async fn is_exact(&self, ctx: &mut Context<'_>) -> Result<bool, HandlerError> {
-        if let Some(known) = self.is_exact.get() {
-            return Ok(*known);
-        }
         let why_not = self.exact.why_not(ctx.connection()).await?;
-        if let Some(why) = &why_not {
+        if let Some(why) = &why_not
+            && !self.is_told.swap(true, Ordering::Relaxed)
+        {
             let table = F::State::TABLE;
             info!(
                 table,
                 why, "states are read back after each event of an entity"
             );
         }
-        Ok(*self.is_exact.get_or_init(|| why_not.is_none()))
+        Ok(why_not.is_none())
     }
 
     async fn apply_at_once(
@@ -435,21 +439,21 @@ impl<F: Fold> Folded<F> {
                 ),
             ));
         }
-        // Somebody else may make a row meanwhile. Looking for it is half of the work, and it hardly ever happens: then the
-        // index says so, and the batch is applied again where nobody else can.
-        let insert = match rows.alone {
-            true => &self.insert_missing,
-            false => &self.insert,
+        // Somebody else may make a row meanwhile, or move one. To look is half of the work, and it hardly ever happens: then
+        // the index or the count says so, and the batch is applied again where no other batch can be in between.
+        let (insert, update) = match rows.alone {
+            true => (&self.insert_missing, &self.update_moved),
+            false => (&self.insert, &self.update),
         };
         let new = changes.kept.entities.len();
         let inserted = self.write_compared(ctx, insert, changes.kept).await;
         match inserted {
             Err(error) if !rows.alone && is_met(&error) => {
-                return Err(HandlerError::rows_missed("writing states", 0, new));
+                return Err(missed(F::State::TABLE, 0, new));
             }
             inserted => inserted?,
         }
-        self.write_compared(ctx, &self.update, changes.met).await
+        self.write_compared(ctx, update, changes.met).await
     }
 
     /// Writes states whose rows are still as they were read, or were not there (I4).
@@ -470,11 +474,7 @@ impl<F: Fold> Folded<F> {
             .map_err(|error| failed("writing states", error))?;
         match done.rows_affected() == entities as u64 {
             true => Ok(()),
-            false => Err(HandlerError::rows_missed(
-                "writing states",
-                done.rows_affected(),
-                entities,
-            )),
+            false => Err(missed(F::State::TABLE, done.rows_affected(), entities)),
         }
     }
 
@@ -569,6 +569,22 @@ fn entities<'e>(batch: &Batch<'e>) -> impl Iterator<Item = (&'e str, &'e [Ref])>
     let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
     let groups = batch.by_entity.chunk_by(same);
     groups.map(|refs| (events.entity(refs[0]), refs))
+}
+
+/// Whether some entity has several events.
+fn has_repeats(batch: &Batch<'_>) -> bool {
+    let entity = |event: Ref| batch.events.entity(event);
+    batch
+        .by_entity
+        .windows(2)
+        .any(|pair| entity(pair[0]) == entity(pair[1]))
+}
+
+/// Fewer rows were written than states, where the gate is in the row.
+fn missed(table: &str, written: u64, states: usize) -> HandlerError {
+    HandlerError::rows_missed(format!(
+        "{written} rows of `{table}` were written for {states} states: a trigger, a rule or a policy of the table keeps rows from being written, or deletes them or changes their `{SEQUENCE}`"
+    ))
 }
 
 /// Whether a row was there that was not to be.

@@ -194,10 +194,7 @@ impl HandlerError {
     }
 
     /// With the gate in the row: fewer or more rows were written than entities were admitted.
-    pub(crate) fn rows_missed(what: &str, written: u64, entities: usize) -> Self {
-        let why = format!(
-            "{what} has written {written} rows for {entities} entities; with `gate_in` it has to write the row of each of them, once, where `_sequence` is the `_previous` of its events"
-        );
+    pub(crate) fn rows_missed(why: String) -> Self {
         Self {
             row_missed: true,
             ..Self::new(Class::Halt, why)

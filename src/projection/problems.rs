@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::definition::{Gate, OnFailure, Projection, Types, UnknownType};
+use super::definition::{First, Gate, OnFailure, Projection, Types, UnknownType};
 
 impl Projection {
     /// Contradictions in the definition.
@@ -115,6 +115,16 @@ impl Projection {
                 "an event that `event_id` drops would leave no sequence in its entity's row"
                     .to_owned(),
                 "remove `event_id`: a resent event is stale by its sequence already",
+            );
+        }
+        if let Gate::Next {
+            first: First::At(i64::MIN),
+        } = self.gate
+        {
+            add(
+                "first",
+                "the lowest number there is has none before it, which stands for an entity that was never met".to_owned(),
+                "begin with another number",
             );
         }
         let filters = |types: &Types| types.unknown == UnknownType::Filter;

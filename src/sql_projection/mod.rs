@@ -294,12 +294,10 @@ impl SqlProjection {
                     .chunk_by(|a, b| batch.events.entity(*a) == batch.events.entity(*b))
                     .count();
                 if done.rows_affected() != entities as u64 {
-                    let what = statement.label();
-                    return Err(HandlerError::rows_missed(
-                        what,
-                        done.rows_affected(),
-                        entities,
-                    )); // I4
+                    let (what, written) = (statement.label(), done.rows_affected());
+                    return Err(HandlerError::rows_missed(format!(
+                        "{what} has written {written} rows for {entities} entities; with `gate_in` it has to write the row of each of them, once, where `_sequence` is the `_previous` of its events"
+                    ))); // I4
                 }
             }
         }

@@ -114,7 +114,9 @@ pub(crate) async fn holds_gate(
         (_, false, ..) => format!(
             "`{table}` has no column `{key}` of type text; entities are text, and two of them must not be one key"
         ),
-        (.., false, _) => format!("`{key}` is not the primary key of `{table}`"),
+        (.., false, _) => format!(
+            "`{key}` is not the primary key of `{table}`, or can be checked late (DEFERRABLE)"
+        ),
         (.., false) => format!(
             "`{table}` has no column `_sequence bigint NOT NULL`, where each row carries its entity's last sequence"
         ),

@@ -287,7 +287,7 @@ fn postgres_and_kafka_stay_in_their_modules() {
             "src/projection/bulk.rs",
             "src/projection/context.rs",
             "src/projection/exact.rs",
-            "src/projection/fold.rs",
+            "src/projection/fold",
             "src/projection/gate_in.rs",
             "src/projection/handler.rs",
             "src/outbox.rs",

@@ -14,6 +14,6 @@ WITH t AS (
 SELECT EXISTS (SELECT FROM t),
        EXISTS (SELECT FROM a WHERE attname = $3 AND atttypid = 'pg_catalog.text'::pg_catalog.regtype),
        EXISTS (SELECT FROM a JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid
-               WHERE a.attname = $3 AND i.indisprimary AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
+               WHERE a.attname = $3 AND i.indisprimary AND i.indimmediate AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
        EXISTS (SELECT FROM a WHERE attname = '_sequence' AND atttypid = 'pg_catalog.int8'::pg_catalog.regtype AND attnotnull),
        EXISTS (SELECT FROM t JOIN pg_catalog.pg_constraint c ON c.conrelid = t.oid WHERE c.contype = 'f' AND c.confdeltype = 'c')
