@@ -16,6 +16,12 @@ use tidegate::projection::{
 const SETUP: &str = "
     CREATE TABLE sum (entity text PRIMARY KEY, amount bigint NOT NULL CHECK (amount <> 4711), note text,
                       offsets jsonb NOT NULL, events integer NOT NULL, at timestamp NOT NULL)";
+/// Rows that carry the gate, and move whenever another one comes.
+const GATE: &str = "
+    ALTER TABLE sum ADD _sequence bigint NOT NULL, ADD moved bigint NOT NULL DEFAULT 0;
+    CREATE FUNCTION move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        UPDATE sum SET moved = moved + 1 WHERE entity < NEW.entity; RETURN NULL; END $$;
+    CREATE TRIGGER move AFTER INSERT ON sum FOR EACH ROW EXECUTE FUNCTION move()";
 /// Half a second and less is nothing.
 const ROUNDED: &str = "ALTER TABLE sum ALTER COLUMN at TYPE timestamp(0)";
 const TRIGGER: &str = "
@@ -106,8 +112,10 @@ fn main() -> ExitCode {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "none".to_owned());
     let (incoming, outgoing) = (variable("INCOMING_TOPIC"), variable("OUTGOING_TOPIC"));
     let is_lenient = variable("VERSION") == "2";
-    let setup = match &*variable("TABLE") {
+    let table = variable("TABLE");
+    let setup = match &*table {
         "with a trigger" => format!("{SETUP};{TRIGGER}"),
+        "with the gate" => format!("{SETUP};{GATE}"),
         "that rounds" => format!("{SETUP};{ROUNDED}"),
         _ => SETUP.to_owned(),
     };
@@ -118,7 +126,15 @@ fn main() -> ExitCode {
             is_lenient,
         };
         let version = if is_lenient { 2 } else { 1 };
-        let projection = Projection::fold(name, version, &[&incoming], gate, adding)
+        let topics = [&*incoming];
+        let projection = match (&*table, gate) {
+            ("with the gate", Gate::Newest) => {
+                Projection::fold_with_gate(name, version, &topics, gate, adding)
+            }
+            ("with the gate", _) => continue,
+            _ => Projection::fold(name, version, &topics, gate, adding),
+        };
+        let projection = projection
             .entity(Source::Key)
             .sequence(Source::Header("sequence".to_owned()))
             .tombstones(Tombstones::Event)
