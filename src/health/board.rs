@@ -172,6 +172,14 @@ pub(crate) struct Dependency {
     pub(crate) why: String,
 }
 
+/// A projection of whose group this process stays out, since the tables for its definition are not live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    pub(crate) since: Instant,
+    /// Since when nobody gets on with building them; none while somebody does.
+    pub(crate) unbuilt: Option<Instant>,
+}
+
 /// What was written on the board, at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
@@ -180,8 +188,7 @@ pub(crate) struct Snapshot {
     /// What has not started yet, since when, and why.
     pub(crate) starting: BTreeMap<String, (Instant, String)>,
     pub(crate) stopping: bool,
-    /// Projections whose group this process stays out of, since the tables for its definition are not live, and since when.
-    pub(crate) out_of_group: BTreeMap<String, Instant>,
+    pub(crate) out_of_group: BTreeMap<String, Out>,
     pub(crate) partitions: BTreeMap<(String, TopicPartition), View>,
     /// None until it was asked for the first time.
     pub(crate) database: Option<Dependency>,
@@ -199,7 +206,7 @@ pub(crate) struct Snapshot {
 struct Seen {
     starting: BTreeMap<String, (Instant, String)>,
     stopping: bool,
-    out_of_group: BTreeMap<String, Instant>,
+    out_of_group: BTreeMap<String, Out>,
     /// By projection, so that writers find theirs without a new name.
     partitions: BTreeMap<String, BTreeMap<TopicPartition, View>>,
     database: Option<Dependency>,
@@ -285,9 +292,17 @@ impl Board {
     /// The tables for this process' definition are not live; until they are it does nothing.
     pub(crate) fn out_of_group(&self, projection: &str) {
         let since = Instant::now();
+        let unbuilt = Some(since);
         self.seen()
             .out_of_group
-            .insert(projection.to_owned(), since);
+            .insert(projection.to_owned(), Out { since, unbuilt });
+    }
+
+    /// Whether somebody gets on with building the tables for whose definition this process stays out.
+    pub(crate) fn is_built(&self, projection: &str, yes: bool) {
+        if let Some(out) = self.seen().out_of_group.get_mut(projection) {
+            out.unbuilt = (!yes).then(|| out.unbuilt.unwrap_or_else(Instant::now));
+        }
     }
 
     pub(crate) fn in_group(&self, projection: &str) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 
-use super::board::View;
+use super::board::{Out, View};
 use super::{Board, Detached, Doing, Figures, Lock, Log, Share, Snapshot, Verdict};
 use crate::types::TopicPartition;
 
@@ -160,15 +160,28 @@ fn a_dependency_that_is_away_makes_unable_until_it_is_back() {
 }
 
 #[test]
-fn whoever_is_out_of_the_group_is_not_ready_and_no_stall() {
+fn whoever_is_out_of_the_group_is_not_ready_and_stalls_unless_its_tables_are_built() {
     let board = Board::new(true);
     board.started("service");
     board.out_of_group("p");
     let mut seen = board.snapshot();
     let long_ago = Instant::now().checked_sub(PATIENCE * 2).unwrap();
-    seen.out_of_group.insert("p".to_owned(), long_ago);
+    assert!(verdict().stalled(&seen).is_empty());
+    let out = |unbuilt| Out {
+        since: long_ago,
+        unbuilt,
+    };
+    seen.out_of_group.insert("p".to_owned(), out(None));
     assert_eq!(verdict().unable(&seen)[0].code, "not_live");
     assert!(verdict().stalled(&seen).is_empty());
+    seen.out_of_group
+        .insert("p".to_owned(), out(Some(long_ago)));
+    let reasons = verdict().stalled(&seen);
+    assert_eq!((reasons[0].code, reasons.len()), ("not_live", 1));
+    board.is_built("p", true);
+    assert_eq!(board.snapshot().out_of_group["p"].unbuilt, None);
+    board.is_built("p", false);
+    assert!(board.snapshot().out_of_group["p"].unbuilt.is_some());
     board.in_group("p");
     assert!(verdict().unable(&board.snapshot()).is_empty());
 }

@@ -80,12 +80,12 @@ impl Verdict {
             };
             reasons.push(whole("starting", text, *since));
         }
-        for (projection, since) in &seen.out_of_group {
-            let text = "the tables for this process' definition are not live: they are being built, or others have taken their place".to_owned();
+        for (projection, out) in &seen.out_of_group {
+            let text = "the live tables are of another definition than this process has".to_owned();
             let projection = Some(projection.clone());
             reasons.push(Reason {
                 projection,
-                ..whole("not_live", text, *since)
+                ..whole("not_live", text, out.since)
             });
         }
         for (code, dependency) in [
@@ -111,6 +111,21 @@ impl Verdict {
         let mut reasons: Vec<Reason> = unable
             .filter(|reason| reason.code == "starting" && late(reason))
             .collect();
+        for (projection, out) in &seen.out_of_group {
+            let seconds = out.unbuilt.map_or(0, |since| {
+                seen.now.saturating_duration_since(since).as_secs()
+            });
+            let reason = Reason {
+                code: "not_live",
+                projection: Some(projection.clone()),
+                partition: None,
+                text: format!(
+                    "the live tables are of another definition than this process has, and nobody gets on with building those of its own. If it is an old process, replace it; if it is a new one, `tidegate rebuild start {projection}` with its configuration builds them, and `tidegate rebuild status {projection}` says what is in the way"
+                ),
+                seconds,
+            };
+            reasons.extend(Some(reason).filter(late));
+        }
         let detached = seen.figures.iter().flat_map(|figures| &figures.detached);
         let halted = detached.filter(|build| !build.trouble.is_empty());
         reasons.extend(halted.map(|build| Reason {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{error, info, warn};
 
-use super::claim::Role;
+use super::claim::{Role, Waits};
 use super::housekeeping::Housekeeping;
 use super::observer::Observer;
 use super::rebuild::{Builds, OutOfGroup};
@@ -224,7 +224,7 @@ pub(crate) async fn run_relay(
 
 /// Until a process is to stay out of this projection's group.
 async fn asked_aside(projection: &str, aside: &mut watch::Receiver<OutOfGroup>) {
-    let is_asked = |names: &OutOfGroup| names.as_ref().is_some_and(|n| n.contains(projection));
+    let is_asked = |names: &OutOfGroup| names.as_ref().is_some_and(|n| n.contains_key(projection));
     if aside.wait_for(is_asked).await.is_err() {
         std::future::pending::<()>().await; // told to stop
     }
@@ -346,7 +346,7 @@ impl Service {
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                () = self.stay_out(&projection.name, aside) => {}
+                () = self.stay_out(projection, aside) => {}
             }
             let result = self.be_member(projection, aside).await;
             if result.is_ok() && !self.stop.is_cancelled() {
@@ -372,20 +372,21 @@ impl Service {
         }
     }
 
-    /// Waits outside of the group while the tables for this process' definition are being built, or others have taken their
-    /// place.
-    async fn stay_out(&self, projection: &str, aside: &mut watch::Receiver<OutOfGroup>) {
-        let is_known = |aside: &OutOfGroup| aside.as_ref().map(|names| names.contains(projection));
-        let mut waits = false;
+    /// Waits outside of the group while the live tables are of another definition than this process has.
+    async fn stay_out(&self, projection: &Projection, aside: &mut watch::Receiver<OutOfGroup>) {
+        let (name, mut waits) = (&projection.name, false);
         loop {
-            match is_known(&aside.borrow_and_update()) {
-                Some(false) => break,
-                Some(true) if !waits => {
+            let known = aside.borrow_and_update().clone();
+            match known.map(|mut names| names.remove(name)) {
+                Some(None) => break,
+                Some(Some(stored)) if !waits => {
                     waits = true;
-                    self.board.out_of_group(projection);
+                    self.board.out_of_group(name);
+                    let mine = projection.definition();
+                    let why = Waits::OtherDefinition { stored, mine };
                     warn!(
-                        projection,
-                        "not claimed: the live tables are of another definition than this process has, and its own are being built or were live before (`tidegate rebuild status` tells); out of the group until they are live"
+                        projection = name,
+                        "not claimed: {why}. Out of the group until that changes; `tidegate rebuild status` tells more"
                     );
                 }
                 _ => {}
@@ -394,7 +395,7 @@ impl Service {
                 std::future::pending::<()>().await; // told to stop
             }
         }
-        self.board.in_group(projection);
+        self.board.in_group(name);
     }
 
     /// From joining the group to leaving it; well if that is because the tables for this process' definition are not live.

@@ -219,13 +219,11 @@ pub(crate) async fn set_trouble(
     Ok(())
 }
 
-/// A build under way, or a generation that was live before.
+/// A build under way.
 #[derive(Clone, Debug, FromRow)]
 pub(crate) struct UnderWay {
     pub(crate) projection: String,
     pub(crate) number: i32,
-    state: String,
-    pub(crate) live_definition: String,
     #[sqlx(flatten)]
     pub(crate) made: Made,
     detached: Option<String>,
@@ -235,17 +233,13 @@ pub(crate) struct UnderWay {
 }
 
 impl UnderWay {
-    pub(crate) fn is_building(&self) -> bool {
-        self.state == State::Building.name()
-    }
-
     /// Whether it was left to the service.
     pub(crate) fn is_detached(&self) -> bool {
         self.detached.is_some()
     }
 }
 
-/// All builds under way, and all generations that were live before.
+/// All builds under way.
 pub(crate) async fn under_way(connection: &mut PgConnection) -> Result<Vec<UnderWay>, Error> {
     transaction::begin_alone(connection).await?;
     let answer = sqlx::query_as(UNDER_WAY).fetch_all(&mut *connection).await;

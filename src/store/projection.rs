@@ -10,6 +10,7 @@ const SHARE: &str = include_str!("sql/projection_share.sql");
 const LOCK: &str = include_str!("sql/projection_lock.sql");
 const LIVE: &str = include_str!("sql/projection_live.sql");
 const DESIRED: &str = include_str!("sql/projection_desired.sql");
+const DEFINITIONS: &str = include_str!("sql/projection_definitions.sql");
 const INSERT: &str = include_str!("sql/projection_insert.sql");
 const SET_LIVE: &str = include_str!("sql/projection_set_live.sql");
 const SET_DESIRED: &str = include_str!("sql/projection_set_desired.sql");
@@ -89,6 +90,16 @@ async fn live(connection: &mut PgConnection, name: &str) -> Result<Option<Live>,
 pub(crate) async fn desired(connection: &mut PgConnection) -> Result<Vec<(String, bool)>, Error> {
     transaction::begin_alone(connection).await?;
     let answer = sqlx::query_as(DESIRED).fetch_all(&mut *connection).await;
+    transaction::end_alone(connection, answer).await
+}
+
+/// All projections by name, and the definition of their live tables.
+pub(crate) async fn definitions(
+    connection: &mut PgConnection,
+) -> Result<Vec<(String, String)>, Error> {
+    transaction::begin_alone(connection).await?;
+    let answer = sqlx::query_as(DEFINITIONS).fetch_all(&mut *connection);
+    let answer = answer.await;
     transaction::end_alone(connection, answer).await
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{LONG, Launch, Process, Watch, World, wait_until};
+use crate::harness::{LONG, Launch, Process, Session, Watch, World, wait_until};
 use crate::http::Asked;
 use crate::rebuild::{COPIES_FILE, NEXT_VERSION, Reader, copies, live, rebuild, schemas, send};
 
@@ -265,4 +265,90 @@ fn the_service_cuts_over_what_differs_only_if_told_so_and_gives_way_to_a_person(
     let kinds: Vec<&str> = kinds.iter().map(|(kind,)| &**kind).collect();
     assert_eq!(kinds, ["rebuild", "rebuild", "rebuild", "cut-over"]);
     new.stop();
+}
+
+/// Waits until a cut-over waits for the live generation, in an attempt that began a good second after this was asked:
+/// then whoever builds has read its orders again.
+fn wait_for_an_attempt(world: &World) {
+    let asked: chrono::DateTime<chrono::Utc> = world.db.one("SELECT clock_timestamp()");
+    wait_until(LONG, "a cut-over waits for an open batch", || {
+        world.db.one(&format!(
+            "SELECT count(*) > 0 FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name = 'tidegate rebuild journal'
+               AND wait_event_type = 'Lock' AND xact_start > '{asked}'::timestamptz + interval '1500 milliseconds'"
+        ))
+    });
+}
+
+// I2: an order that is changed, or a pause, while a cut-over waits for an open batch is heeded although whoever builds has
+// read it before the cut-over happens.
+#[test]
+fn no_cut_over_happens_that_was_called_off_while_it_waited() {
+    let world = World::journal(2);
+    world.stream().produce(200);
+    let process = world.start("a");
+    world.wait_until_done(LONG);
+    let changes: [(&[&str], &[&str]); 2] = [
+        (
+            &["rebuild", "start", "journal", "--detach"],
+            &[
+                "rebuild",
+                "start",
+                "journal",
+                "--detach",
+                "--cut-over",
+                "--yes",
+            ],
+        ),
+        (&["pause", "journal"], &["resume", "journal"]),
+    ];
+    for (off, on) in changes {
+        let generation = live(&world, "journal");
+        let told = process
+            .log()
+            .matches("or the projection was paused")
+            .count();
+        leave(&world, "journal", &[]);
+        let mut batch = Session::open(&world.db.url());
+        batch.run("BEGIN");
+        batch.run("SELECT pg_advisory_xact_lock_shared(hashtextextended('tidegate.generation.journal', 0))");
+        let anyway = ["--cut-over", "--accept-differences", "--yes"];
+        leave(&world, "journal", &anyway);
+        wait_for_an_attempt(&world);
+        world.tidegate(off).expect(0);
+        wait_for_an_attempt(&world);
+        batch.run("COMMIT");
+        wait_until(LONG, "it is called off", || {
+            process
+                .log()
+                .matches("or the projection was paused")
+                .count()
+                > told
+        });
+        assert_eq!(live(&world, "journal"), generation);
+        world.tidegate(on).expect(0);
+        wait_until_live(&world, "journal", generation + 1);
+    }
+    process.stop();
+}
+
+// A process with a definition that nobody builds is no member, however much is given up around it.
+#[test]
+fn a_process_whose_build_is_given_up_stays_out_of_the_group() {
+    let mut world = copies();
+    send(&world, &[1, 2]);
+    let old = world.start("old");
+    world.wait_until_done(LONG);
+    world.change_projections("version = 1", "version = 2");
+    leave(&world, "copies", &[]);
+    let new = Asked::start(world.launch("new"));
+    new.wait_for("/readyz", Some("not_live"));
+    wait_until(LONG, "it builds", || builds(new.process()));
+    rebuild(&world, &["abandon", "copies", "--yes"]).expect(0);
+    new.process().wait_for_log(LONG, &["not building"]);
+    send(&world, &[3, 4, 5]);
+    world.wait_until_done(LONG);
+    assert_eq!(world.owned_by("copies", new.process()), 0);
+    new.wait_for("/readyz", Some("not_live"));
+    old.stop();
 }

@@ -192,6 +192,12 @@ async fn begin(start: Start, registry: Registry) -> Done {
         detach,
         yes,
     } = start;
+    if detach && yes.accept_differences && !cut_over {
+        let error = anyhow::anyhow!(
+            "--accept-differences is about a cut-over, and none was asked for: say --cut-over, or leave it out"
+        );
+        return Err(Failed::new(64, error));
+    }
     if cut_over && !yes.yes {
         can_ask()?;
     }
@@ -311,7 +317,7 @@ async fn cut_over(rebuilder: &Rebuilder, builder: &mut Builder, name: &str, yes:
         println!("nothing was changed");
         return Ok(());
     }
-    let done = rebuilder.cut_over(builder).await.map_err(failed)?;
+    let done = rebuilder.cut_over(builder, None).await.map_err(failed)?;
     println!(
         "cut over: generation {} is live (operation {}); nothing was applied for {} ms",
         done.new,

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::builder::NEAR;
 use super::{Builder, RebuildError, Rebuilder};
 use crate::failpoint;
-use crate::store::generation::{self, Beside, State};
+use crate::store::generation::{self, Detached, State};
 use crate::store::operation::Operation;
 use crate::store::position::{self, Stood};
 use crate::store::projection::Live;
@@ -118,13 +118,17 @@ impl Rebuilder {
         }
     }
 
-    /// Makes the build the live generation.
-    pub(crate) async fn cut_over(&self, builder: &mut Builder) -> Result<CutOver, RebuildError> {
+    /// Makes the build the live generation. The service says what it was `ordered` to do when it decided so.
+    pub(crate) async fn cut_over(
+        &self,
+        builder: &mut Builder,
+        ordered: Option<Detached>,
+    ) -> Result<CutOver, RebuildError> {
         let Hold {
             mut connection,
             began,
         } = self.hold(builder).await?;
-        let done = self.in_transaction(&mut connection, builder).await;
+        let done = self.in_transaction(&mut connection, builder, ordered).await;
         match done {
             Ok((operation, old_schema, messages)) => {
                 failpoint::reach(failpoint::REBUILD_BEFORE_CUT_OVER);
@@ -167,6 +171,7 @@ impl Rebuilder {
         &self,
         connection: &mut PgConnection,
         builder: &Builder,
+        ordered: Option<Detached>,
     ) -> Result<Live, RebuildError> {
         let (name, new) = (self.name(), &builder.generation);
         let gone = || RebuildError::Gone {
@@ -178,8 +183,11 @@ impl Rebuilder {
         };
         let building = generation::building(connection, name, new.number).await?;
         let building = building.ok_or_else(gone)?;
-        if self.in_service {
-            self.is_still_left(connection, new).await?;
+        if let Some(ordered) = ordered {
+            if live.paused() {
+                return Err(RebuildError::Withdrawn);
+            }
+            self.is_still_left(connection, new.number, ordered).await?;
         }
         match live.generation == builder.live && building.schema_oid == new.schema_oid {
             true => Ok(live),
@@ -187,15 +195,17 @@ impl Rebuilder {
         }
     }
 
-    /// What the service was to do with the build is still what it is to do: an operator may have thought better of it.
+    /// What the service was to do when it decided to cut over is still what it is to do: an operator may have thought
+    /// better of it. What the builder knows has been read again since.
     async fn is_still_left(
         &self,
         connection: &mut PgConnection,
-        known: &Beside,
+        number: i32,
+        ordered: Detached,
     ) -> Result<(), RebuildError> {
         let beside = generation::beside(connection, self.name()).await?;
-        let mut same = beside.iter().filter(|now| now.number == known.number);
-        match same.any(|now| now.detached() == known.detached()) {
+        let mut same = beside.iter().filter(|now| now.number == number);
+        match same.any(|now| now.detached() == Some(ordered)) {
             true => Ok(()),
             false => Err(RebuildError::Withdrawn),
         }
@@ -205,9 +215,10 @@ impl Rebuilder {
         &self,
         connection: &mut PgConnection,
         builder: &Builder,
+        ordered: Option<Detached>,
     ) -> Result<(Uuid, String, usize), RebuildError> {
         let (name, new) = (self.name(), &builder.generation);
-        let live = self.lock_both(connection, builder).await?;
+        let live = self.lock_both(connection, builder, ordered).await?;
         let mut obstacles = Vec::new();
         self.of_schema(connection, &live, &mut obstacles).await?;
         let marks = position::marks(connection, name, &[new.number]).await?;

@@ -9,10 +9,10 @@
 //! with it is written down where it is asked for, and tried again. A build that has caught up is kept so until somebody
 //! cuts over.
 //!
-//! A process whose tables are being built, or were live before, while those of another definition are, has nothing to
-//! apply. It stays out of its group meanwhile: partitions that it were given there would stand still.
+//! A process with another definition than the live tables have, has nothing to apply. It stays out of its group
+//! meanwhile: partitions that it were given there would stand still.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use crate::runtime::service::Service;
 use crate::runtime::start::made;
 use crate::store;
 use crate::store::generation::{self, Detached, UnderWay};
+use crate::types::TopicPartition;
 
 /// How often it is asked what is being built.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -34,12 +35,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 /// How long to leave alone what has failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// So many attempts to cut over may fail in a row before somebody is told.
+const FAILED_MAX: u32 = 3;
 
 /// How much longer than a drain the end of a build may take.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// Projections of which a process stays out of the group; none before that is known.
-pub(in crate::runtime) type OutOfGroup = Option<BTreeSet<String>>;
+/// Projections of which a process stays out of the group, with the definition that is live; none before that is known.
+pub(in crate::runtime) type OutOfGroup = Option<BTreeMap<String, String>>;
 
 /// Looks for builds, and works on those that it may.
 pub(in crate::runtime) struct Builds {
@@ -54,7 +57,7 @@ impl Builds {
         let (mut connection, mut mine) = (None, BTreeMap::new());
         loop {
             match self.look(&mut connection).await {
-                Ok(under_way) => self.see(&under_way, &mut mine).await,
+                Ok((under_way, live)) => self.see(&under_way, &live, &mut mine).await,
                 Err(error) => {
                     debug!(%error, "not known what is being built");
                     connection = None;
@@ -77,33 +80,41 @@ impl Builds {
     async fn look(
         &self,
         connection: &mut Option<PgConnection>,
-    ) -> Result<Vec<UnderWay>, store::Error> {
+    ) -> Result<(Vec<UnderWay>, BTreeMap<String, String>), store::Error> {
         let connection = match connection {
             Some(connection) => connection,
             none => none.insert(self.service.connect().await?),
         };
         let limit = self.service.database.timeouts.statement;
-        store::within(
-            "looking for builds",
-            limit,
-            generation::under_way(connection),
-        )
-        .await
+        let look = async {
+            let under_way = generation::under_way(connection).await?;
+            let live = store::projection::definitions(connection).await?;
+            Ok((under_way, live.into_iter().collect()))
+        };
+        store::within("looking for builds", limit, look).await
     }
 
-    async fn see(&self, under_way: &[UnderWay], mine: &mut BTreeMap<String, JoinHandle<()>>) {
-        let mut aside = BTreeSet::new();
+    async fn see(
+        &self,
+        under_way: &[UnderWay],
+        live: &BTreeMap<String, String>,
+        mine: &mut BTreeMap<String, JoinHandle<()>>,
+    ) {
+        let mut aside = BTreeMap::new();
         for projection in &self.projections {
             let name = &projection.name;
             let definition = projection.definition();
-            let mut of_it = under_way.iter().filter(|of| of.projection == *name);
-            let is_aside = |of: &UnderWay| {
-                of.made.definition == definition && of.live_definition != definition
-            };
-            if of_it.clone().any(is_aside) {
-                aside.insert(name.clone());
+            let build = under_way.iter().find(|of| of.projection == *name);
+            if let Some(live) = live.get(name).filter(|live| **live != definition) {
+                aside.insert(name.clone(), live.clone());
+                let gets_on = |build: &UnderWay| {
+                    build.made.definition == definition && build.taken && build.trouble.is_empty()
+                };
+                self.service
+                    .board
+                    .is_built(name, build.is_some_and(gets_on));
             }
-            let Some(build) = of_it.find(|of| of.is_building()) else {
+            let Some(build) = build else {
                 continue;
             };
             if let Some(ended) = mine.remove(name) {
@@ -195,6 +206,8 @@ impl Rebuilder {
         let (mut told, mut near) = (builder.generation.trouble.clone(), None);
         // What has failed may do so again soon; only then it is taken for mended.
         let (mut calm_since, mut cut_over_at) = (Instant::now(), Instant::now());
+        // Attempts to cut over that have failed in a row, and why the last of too many did.
+        let (mut failed, mut stuck) = (0, String::new());
         // Why the cut-over was refused, and what was to be done then.
         let mut refused: Option<(Detached, String)> = None;
         loop {
@@ -215,7 +228,9 @@ impl Rebuilder {
                 || refused.as_ref().is_some_and(|of| of.0 != detached)
             {
                 (told, refused) = (builder.generation.trouble.clone(), None);
+                (failed, stuck) = (0, String::new());
             }
+            let mut partition: Option<TopicPartition> = None;
             let trouble = match looked {
                 Ok(progress) => {
                     let is_due = progress.has_caught_up(&mut near)
@@ -223,10 +238,15 @@ impl Rebuilder {
                         && refused.is_none()
                         && cut_over_at <= Instant::now();
                     if is_due {
+                        let attempt = self.cut_over_for_service(builder, detached).await;
                         cut_over_at = Instant::now() + AGAIN_AFTER;
-                        match self.cut_over_for_service(builder, detached).await {
+                        match attempt {
                             Ok(true) => return Ok(()),
-                            Ok(false) => {}
+                            Ok(false) => (failed, stuck) = (0, String::new()),
+                            Err(error @ RebuildError::Withdrawn) => {
+                                info!(projection, %error, "no cut-over");
+                                (failed, stuck) = (0, String::new());
+                            }
                             Err(error) if ends(&error) => return Err(error),
                             // More comes in than it can apply while all is held up: not again and again.
                             Err(error @ RebuildError::NotLevel { .. }) => {
@@ -234,13 +254,22 @@ impl Rebuilder {
                             }
                             Err(error) if error.is_temporary() => {
                                 warn!(projection, %error, "no cut-over yet; trying again");
+                                failed += 1;
+                                if failed >= FAILED_MAX {
+                                    stuck = format!(
+                                        "no cut-over in {FAILED_MAX} attempts and more: {error}"
+                                    );
+                                }
                             }
                             Err(error) => refused = Some((detached, error.to_string())),
                         }
                     }
-                    refused.as_ref().map_or("", |(_, why)| why).to_owned()
+                    refused.as_ref().map_or(&stuck, |(_, why)| why).clone()
                 }
                 Err(error @ (RebuildError::Halted { .. } | RebuildError::OtherLog { .. })) => {
+                    if let RebuildError::Halted { partition: at, .. } = &error {
+                        partition = Some(at.clone());
+                    }
                     error.to_string()
                 }
                 Err(error) => return Err(error),
@@ -252,9 +281,11 @@ impl Rebuilder {
             if trouble != told && (!trouble.is_empty() || calm_since.elapsed() >= AGAIN_AFTER) {
                 match &*trouble {
                     "" => info!(projection, "the build goes on"),
-                    why => error!(
+                    // Why may quote what a record has.
+                    _ => error!(
                         projection,
-                        why, "the build needs a person; what is live goes on"
+                        partition = partition.map(tracing::field::display),
+                        "the build needs a person; what is live goes on; `tidegate rebuild status` says why"
                     ),
                 }
                 self.tell(number, &trouble).await?;
@@ -286,7 +317,7 @@ impl Rebuilder {
                 return Err(RebuildError::Differ { projection, tables });
             }
         }
-        let done = self.cut_over(builder).await?;
+        let done = self.cut_over(builder, Some(detached)).await?;
         info!(
             projection = self.name(),
             generation = done.new,

@@ -214,7 +214,7 @@ impl Rebuilder {
     ) -> Result<Replaced, RebuildError> {
         let (name, new) = (self.name(), &builder.generation);
         let entity = self.entity().unwrap_or_default();
-        let live = self.lock_both(connection, builder).await?;
+        let live = self.lock_both(connection, builder, None).await?;
         // I5: whatever runs here sends nothing.
         transaction::forbid_emit(connection).await?;
         let mut obstacles = Vec::new();

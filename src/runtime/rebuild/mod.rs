@@ -157,7 +157,9 @@ pub(crate) enum RebuildError {
     Gone { generation: i32 },
     #[error("another process is building `{0}`; there need be only one")]
     Elsewhere(String),
-    #[error("what the service is to do with the build has been changed in this moment")]
+    #[error(
+        "what the service is to do with the build has been changed in this moment, or the projection was paused"
+    )]
     Withdrawn,
     #[error(
         "the tables differ: {}. `tidegate rebuild verify {projection}` shows what; if that is what the change was made for, `tidegate rebuild cut-over {projection} --accept-differences`",
