@@ -179,7 +179,7 @@ impl<'a> Event<'a> {
     /// The value of a column that the projection [declares](super::Projection::column): an `i64` of a `bigint`, a `&str`
     /// of a `text`, and so on as [`ColumnValue`](super::ColumnValue) says; an `Option` of it where the column is nullable.
     ///
-    /// It was read when the batch was, in whatever format the record has, so this costs next to nothing.
+    /// It was read when the batch was, so this costs next to nothing.
     ///
     /// ```
     /// # use tidegate::projection::{Event, HandlerError};
