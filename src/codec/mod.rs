@@ -57,8 +57,9 @@ pub(crate) struct Decoder {
     /// What an event id is unique within.
     event_source: Option<Place>,
     types: Option<(Place, Types)>,
-    columns: Vec<(Column, Place)>,
-    declared: Arc<[Column]>,
+    columns: Arc<[Column]>,
+    /// Where each of them stands.
+    places: Vec<Place>,
     tombstones: Tombstones,
 }
 
@@ -152,10 +153,9 @@ impl Decoder {
         let types = projection.types.as_ref();
         let types = types.map(|types| (place(&types.source), types.clone()));
         slots.strict = false;
-        let columns: Vec<(Column, Place)> = projection
-            .columns
-            .iter()
-            .map(|column| (column.clone(), slots.place(&column.source, format)))
+        let columns = projection.columns.iter();
+        let columns: Vec<Place> = columns
+            .map(|column| slots.place(&column.source, format))
             .collect();
         let key = (!slots.wanted_in_key.is_empty()).then(|| match &projection.key {
             None => Payload::Json(Layout::new(&slots.wanted_in_key)),
@@ -176,7 +176,7 @@ impl Decoder {
                 let own = [&entity, &sequence, &event_id, &event_source];
                 let mut places: Vec<&Place> = own.into_iter().flatten().collect();
                 places.extend(types.as_ref().map(|(place, _)| place));
-                places.extend(columns.iter().map(|(_, place)| place));
+                places.extend(&columns);
                 let layout = |whole: bool| {
                     let some = wanted.iter().enumerate().filter(|(slot, _)| {
                         places.iter().any(|place| is_whole(place, *slot)) == whole
@@ -217,8 +217,8 @@ impl Decoder {
             event_id,
             event_source,
             types,
-            declared: projection.columns.as_slice().into(),
-            columns,
+            columns: projection.columns.as_slice().into(),
+            places: columns,
             tombstones: projection.tombstones,
         }
     }
@@ -312,9 +312,9 @@ impl Decoder {
             sequences: Vec::new(),
             event_ids: TextColumn::default(),
             columns: columns
-                .map(|(column, _)| ColumnData::new(column.column_type))
+                .map(|column| ColumnData::new(column.column_type))
                 .collect(),
-            declared: Arc::clone(&self.declared),
+            declared: Arc::clone(&self.columns),
             types: Vec::new(),
             filtered: Vec::new(),
             rejected: BTreeMap::new(),
@@ -541,7 +541,8 @@ impl Decoder {
         }
         // Of a row that is gone only what identifies it need be there.
         let may_be_null = is_tombstone || matches!(shape, Shape::Change { gone: true, .. });
-        for ((column, place), data) in self.columns.iter().zip(&mut events.columns) {
+        let columns = self.columns.iter().zip(&self.places);
+        for ((column, place), data) in columns.zip(&mut events.columns) {
             read(place)
                 .and_then(|value| push_column(data, column, may_be_null, value))
                 .map_err(|why| place.named(&format!("column `{}`", column.name), &why))?;

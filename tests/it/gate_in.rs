@@ -53,8 +53,10 @@ fn scores(world: &World) -> Vec<(String, i64, i64, i64)> {
         .rows("SELECT account, amount, events, _sequence FROM score.score ORDER BY account")
 }
 
-fn gates_apart(world: &World) -> i64 {
-    world.db.one("SELECT count(*) FROM score._gate")
+fn gates_apart(world: &World, projection: &str) -> i64 {
+    world
+        .db
+        .one(&format!("SELECT count(*) FROM {projection}._gate"))
 }
 
 // I4, I6
@@ -74,7 +76,7 @@ fn rows_carry_the_gate_and_nothing_else_does() {
     sender.flush();
     world.wait_until_done(LONG);
     assert_eq!(scores(&world), [("a".to_owned(), 12, 3, 7)]);
-    assert_eq!(gates_apart(&world), 0);
+    assert_eq!(gates_apart(&world, "score"), 0);
     process.stop();
     let verified = world.tidegate(&["verify", "--json"]).expect(0).json();
     assert_eq!(verified["holds"], true);
@@ -85,6 +87,24 @@ fn rows_carry_the_gate_and_nothing_else_does() {
         explained.stdout.contains("stands at sequence 7"),
         "{explained:?}"
     );
+}
+
+/// Of so many entities every event that counts as applied is in its row, once, up to this sequence; and no gate is apart.
+fn folded_once(world: &World, table: &str, last: i64) -> usize {
+    let projection = table.split('.').next().unwrap();
+    let rows: Vec<(i64, i64, i64)> = world.db.rows(&format!(
+        "SELECT amount, events::bigint, _sequence FROM {table}"
+    ));
+    let applied: i64 = world.db.one(&format!(
+        "SELECT sum(applied)::bigint FROM tidegate.position WHERE projection = '{projection}'"
+    ));
+    let events = rows.iter().map(|(_, events, _)| events);
+    assert_eq!(events.sum::<i64>(), applied);
+    for (amount, events, sequence) in &rows {
+        assert_eq!((amount, *sequence), (events, last));
+    }
+    assert_eq!(gates_apart(world, projection), 0);
+    rows.len()
 }
 
 // I4: an entity whose events are in two partitions: two writers read one row, and one of them writes it first.
@@ -107,20 +127,7 @@ fn two_writers_of_one_entity_fold_each_event_once() {
     }
     sender.flush();
     world.wait_until_done(LONG);
-    let rows: Vec<(i64, i64, i64)> = world
-        .db
-        .rows("SELECT amount, events, _sequence FROM score.score ORDER BY account");
-    let applied: i64 = world
-        .db
-        .one("SELECT sum(applied)::bigint FROM tidegate.position WHERE projection = 'score'");
-    assert_eq!(
-        rows.iter().map(|(_, events, _)| events).sum::<i64>(),
-        applied
-    );
-    for (amount, events, sequence) in rows {
-        assert_eq!((amount, sequence), (events, 400));
-    }
-    assert_eq!(gates_apart(&world), 0);
+    assert_eq!(folded_once(&world, "score.score", 400), 3);
     world.tidegate(&["verify"]).expect(0);
 }
 
@@ -152,19 +159,7 @@ fn two_writers_of_one_entity_fold_each_event_once_wherever_rows_move() {
         .batch_records_max(4)
         .start();
     world.wait_until_done(LONG);
-    let rows: Vec<(i64, i64, i64)> = world
-        .db
-        .rows("SELECT amount, events::bigint, _sequence FROM newest.sum ORDER BY entity");
-    let applied: i64 = world
-        .db
-        .one("SELECT sum(applied)::bigint FROM tidegate.position WHERE projection = 'newest'");
-    let events = rows.iter().map(|(_, events, _)| events).sum::<i64>();
-    assert_eq!((rows.len(), events), (6, applied));
-    for (amount, events, sequence) in rows {
-        assert_eq!((amount, sequence), (events, 300));
-    }
-    let apart: i64 = world.db.one("SELECT count(*) FROM newest._gate");
-    assert_eq!(apart, 0);
+    assert_eq!(folded_once(&world, "newest.sum", 300), 6);
 }
 
 // I10: a batch that must be alone waits for open ones for as long as they may take, and new ones wait for it.
@@ -272,7 +267,7 @@ fn an_entity_with_parked_records_waits_and_goes_on_behind_them() {
             letter(3, "behind", "waiting")
         ]
     );
-    assert_eq!(gates_apart(&world), 2, "those with parked records");
+    assert_eq!(gates_apart(&world, "score"), 2, "those with parked records");
 
     world
         .db

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::harness::{
-    LONG, Output, Session, Watch, World, configure_topic, delete_records_before, make_anew, unique,
-    wait_until,
+    LONG, Output, Process, Session, Watch, World, configure_topic, delete_records_before,
+    make_anew, unique, wait_until,
 };
 
 pub(crate) const NEXT_VERSION: (&str, &str) = (
@@ -74,6 +74,19 @@ impl Reader {
     }
 }
 
+/// A process with small batches.
+pub(crate) fn worker(world: &World, name: &str) -> Process {
+    world.launch(name).batch_records_max(100).start()
+}
+
+/// Two processes of the ledger are amid a stream.
+pub(crate) fn wait_until_both_work(world: &World, first: &Process, second: &Process) {
+    for process in [first, second] {
+        wait_until(LONG, "both work", || world.has_some_of("balances", process));
+    }
+    wait_until(LONG, "much is applied", || world.progress() > 5_000);
+}
+
 // I3, I5, I8: two processes with the old definition, a stream that goes on, with copies, and readers. What was live is as it
 // was until it is replaced, at once and by the same rows.
 #[test]
@@ -81,13 +94,9 @@ fn a_rebuild_under_load_reaches_the_same_rows_and_sends_nothing_again() {
     let mut world = World::ledger(4);
     let mut stream = world.stream();
     stream.produce(3_000);
-    let start = |world: &World, name: &str| world.launch(name).batch_records_max(100).start();
-    let (first, second) = (start(&world, "first"), start(&world, "second"));
+    let (first, second) = (worker(&world, "first"), worker(&world, "second"));
     let feeder = stream.feed(300);
-    for process in [&first, &second] {
-        wait_until(LONG, "both work", || world.has_some_of("balances", process));
-    }
-    wait_until(LONG, "much is applied", || world.progress() > 5_000);
+    wait_until_both_work(&world, &first, &second);
     world.change_projections(NEXT_VERSION.0, NEXT_VERSION.1);
     let reader = Reader::of(
         &world,
@@ -113,7 +122,7 @@ fn a_rebuild_under_load_reaches_the_same_rows_and_sends_nothing_again() {
 
     // The old ones say why they do nothing any more, and leave the group.
     first.wait_for_log(LONG, &["not claimed", "another definition", "rebuild"]);
-    let _third = start(&world, "third");
+    let _third = worker(&world, "third");
     first.stop();
     second.stop();
     feeder.finish();

@@ -4,7 +4,10 @@ use serde_json::Value;
 
 use crate::harness::{LONG, Launch, Process, Session, Watch, World, wait_until};
 use crate::http::Asked;
-use crate::rebuild::{COPIES_FILE, NEXT_VERSION, Reader, copies, live, rebuild, schemas, send};
+use crate::rebuild::{
+    COPIES_FILE, NEXT_VERSION, Reader, copies, live, rebuild, schemas, send, wait_until_both_work,
+    worker,
+};
 
 /// Leaves a build to the service.
 fn leave(world: &World, projection: &str, more: &[&str]) -> String {
@@ -56,13 +59,9 @@ fn a_new_version_is_built_by_its_first_process_while_the_old_ones_go_on() {
     let mut world = World::ledger(4);
     let mut stream = world.stream();
     stream.produce(3_000);
-    let start = |world: &World, name: &str| world.launch(name).batch_records_max(100).start();
-    let (first, second) = (start(&world, "first"), start(&world, "second"));
+    let (first, second) = (worker(&world, "first"), worker(&world, "second"));
     let feeder = stream.feed(300);
-    for process in [&first, &second] {
-        wait_until(LONG, "both work", || world.has_some_of("balances", process));
-    }
-    wait_until(LONG, "much is applied", || world.progress() > 5_000);
+    wait_until_both_work(&world, &first, &second);
     world.change_projections(NEXT_VERSION.0, NEXT_VERSION.1);
     let sum = "SELECT coalesce(sum(entries), 0)::bigint FROM balances.balance";
     let reader = Reader::of(&world, sum);
