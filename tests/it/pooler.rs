@@ -108,8 +108,9 @@ fn answers_questions() {
     });
     asked.wait_for("/readyz", None);
     // Figures are asked for again.
+    let sender = world.sender();
     wait_until(LONG, "what comes is counted", || {
-        world.sender().send(0, Some(b"b"), Some(b"no json"));
+        sender.send(0, Some(b"b"), Some(b"no json"));
         let text = asked.ask("GET /metrics").1;
         assert_eq!(asked.ask("GET /readyz").0, 200, "{text}");
         text.contains("\ntidegate_parked_records{")
