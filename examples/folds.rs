@@ -9,8 +9,8 @@ use chrono::{NaiveDateTime, TimeDelta};
 use serde::Deserialize;
 use sqlx::types::Json;
 use tidegate::projection::{
-    Columns, Event, Fold, Gate, HandlerError, Message, Messages, Projection, Registry, Source,
-    State, Tombstones,
+    Columns, EntityType, Event, Fold, Gate, HandlerError, Message, Messages, Projection, Registry,
+    Source, State, Tombstones,
 };
 
 const SETUP: &str = "
@@ -24,12 +24,15 @@ const GATE: &str = "
     CREATE TRIGGER move AFTER INSERT ON sum FOR EACH ROW EXECUTE FUNCTION move()";
 /// Half a second and less is nothing.
 const ROUNDED: &str = "ALTER TABLE sum ALTER COLUMN at TYPE timestamp(0)";
+const NUMBERED: &str = "
+    ALTER TABLE sum ALTER COLUMN entity TYPE bigint USING entity::bigint, ADD _sequence bigint NOT NULL DEFAULT 0";
 const TRIGGER: &str = "
     CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.note := 'noted'; RETURN NEW; END $$;
     CREATE TRIGGER noted BEFORE INSERT OR UPDATE ON sum FOR EACH ROW EXECUTE FUNCTION noted()";
 
+/// Of entities that are numbers, or of any text.
 #[derive(Default, sqlx::FromRow)]
-struct Sum {
+struct Sum<const NUMBERED: bool> {
     amount: i64,
     note: Option<String>,
     #[sqlx(json)]
@@ -39,9 +42,13 @@ struct Sum {
     at: NaiveDateTime,
 }
 
-impl State for Sum {
+impl<const NUMBERED: bool> State for Sum<NUMBERED> {
     const TABLE: &'static str = "sum";
     const KEY: &'static str = "entity";
+    const KEY_TYPE: EntityType = match NUMBERED {
+        true => EntityType::Bigint,
+        false => EntityType::Text,
+    };
 
     fn columns(columns: &mut Columns<'_, Self>) {
         columns.column("amount", |sum| sum.amount);
@@ -58,21 +65,21 @@ struct Added {
     note: Option<String>,
 }
 
-struct Adding {
+struct Adding<const NUMBERED: bool> {
     outgoing: String,
     /// Refuses nothing: what another version of it could not apply, this one can.
     is_lenient: bool,
 }
 
-impl Fold for Adding {
-    type State = Sum;
+impl<const NUMBERED: bool> Fold for Adding<NUMBERED> {
+    type State = Sum<NUMBERED>;
 
     fn fold(
         &self,
-        state: Option<Sum>,
+        state: Option<Self::State>,
         event: &Event<'_>,
         messages: &mut Messages,
-    ) -> Result<Option<Sum>, HandlerError> {
+    ) -> Result<Option<Self::State>, HandlerError> {
         if event.record().value().is_none() {
             return Ok(None);
         }
@@ -107,6 +114,20 @@ fn panics() {
     panic!("out of cheese");
 }
 
+fn folded<const NUMBERED: bool>(
+    name: &str,
+    incoming: &str,
+    gate: Gate,
+    gate_in_row: bool,
+    adding: Adding<NUMBERED>,
+) -> Projection {
+    let version = if adding.is_lenient { 2 } else { 1 };
+    match gate_in_row {
+        true => Projection::fold_with_gate(name, version, &[incoming], gate, adding),
+        false => Projection::fold(name, version, &[incoming], gate, adding),
+    }
+}
+
 #[allow(clippy::print_stderr, reason = "this is a command line")]
 fn main() -> ExitCode {
     let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "none".to_owned());
@@ -117,22 +138,30 @@ fn main() -> ExitCode {
         "with a trigger" => format!("{SETUP};{TRIGGER}"),
         "with the gate" => format!("{SETUP};{GATE}"),
         "that rounds" => format!("{SETUP};{ROUNDED}"),
+        "of numbers" => format!("{SETUP};{NUMBERED}"),
         _ => SETUP.to_owned(),
     };
     let mut registry = Ok(Registry::new());
     for (name, gate) in [("newest", Gate::Newest), ("next", Gate::NEXT)] {
-        let adding = Adding {
-            outgoing: outgoing.clone(),
-            is_lenient,
-        };
-        let version = if is_lenient { 2 } else { 1 };
-        let topics = [&*incoming];
-        let projection = match (&*table, gate) {
-            ("with the gate", Gate::Newest) => {
-                Projection::fold_with_gate(name, version, &topics, gate, adding)
+        let gate_in_row =
+            gate == Gate::Newest && ["with the gate", "of numbers"].contains(&&*table);
+        let outgoing = outgoing.clone();
+        let projection = match &*table {
+            "with the gate" if !gate_in_row => continue,
+            "of numbers" => {
+                let adding = Adding::<true> {
+                    outgoing,
+                    is_lenient,
+                };
+                folded(name, &incoming, gate, gate_in_row, adding)
             }
-            ("with the gate", _) => continue,
-            _ => Projection::fold(name, version, &topics, gate, adding),
+            _ => {
+                let adding = Adding::<false> {
+                    outgoing,
+                    is_lenient,
+                };
+                folded(name, &incoming, gate, gate_in_row, adding)
+            }
         };
         let projection = projection
             .entity(Source::Key)

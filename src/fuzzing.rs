@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::avro::{Limits, Plan, Schema, Wanted};
 use crate::codec::Decoder;
 use crate::projection::{
-    AvroFormat, Column, ColumnType, Format, Framing, Gate, Projection, Source, Tombstones, Types,
-    UnknownType,
+    AvroFormat, Column, ColumnType, EntityType, Format, Framing, Gate, Projection, Source,
+    Tombstones, Types, UnknownType,
 };
 use crate::sql_projection::{SqlProjection, SqlText, Statement, script_problem};
 use crate::types::{Header, RecordBuilder, TopicPartition};
@@ -227,7 +227,12 @@ pub fn sql(input: &[u8]) {
         unit: None,
     };
     for gate_in in [false, true] {
-        let _ = Statement::new(text(), std::slice::from_ref(&column), gate_in);
+        let _ = Statement::new(
+            text(),
+            std::slice::from_ref(&column),
+            gate_in,
+            EntityType::Text,
+        );
     }
 }
 

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use crate::engine::parking::{Reason, Rejection};
 use crate::projection::{
-    Column, ColumnData, ColumnType, Events, First, Format, Framing, Gate, Outgoing, Projection,
-    Ref, Share, Source, TextColumn, Tombstones, Types, UnknownType,
+    Column, ColumnData, ColumnType, EntityType, Events, First, Format, Framing, Gate, Outgoing,
+    Projection, Ref, Share, Source, TextColumn, Tombstones, Types, UnknownType,
 };
 use crate::registry::{Registry, Unavailable};
 use crate::types::{Record, TopicPartition};
@@ -47,6 +47,7 @@ pub(crate) struct Decoder {
     /// Where headers are read at all: they are not there otherwise, unless a record was parked before.
     headers_bytes_max: Option<usize>,
     entity: Option<Place>,
+    entity_type: EntityType,
     /// Events of another entity are not wanted.
     only: Option<String>,
     sequence: Option<Place>,
@@ -203,6 +204,7 @@ impl Decoder {
                 .reads_headers()
                 .then_some(projection.limits.headers_bytes_max),
             entity,
+            entity_type: projection.entity_type,
             only: projection.only.clone(),
             sequence,
             sequence_required: projection.gate != Gate::None,
@@ -489,8 +491,8 @@ impl Decoder {
         };
 
         let entity = self.entity.as_ref().map(|place| {
-            let entity = identity(place).map_err(|why| place.named("entity", &why))?;
-            Ok::<_, String>(entity)
+            let entity = identity(place).and_then(|entity| self.entity_type.spelled(entity));
+            entity.map_err(|why| place.named("entity", &why))
         });
         events
             .entities

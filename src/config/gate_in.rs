@@ -2,7 +2,7 @@
 
 use super::SqlPlace;
 use super::section::{Section, Setting, Sources};
-use crate::projection::{GateIn, is_identifier};
+use crate::projection::{EntityType, GateIn, is_identifier};
 use crate::sql_projection::{Emit, Statement, last_word};
 
 /// The one statement that writes the table writes the gate, so there can be one only, and it sees every event of an entity
@@ -11,6 +11,7 @@ pub(super) fn read<'s>(
     section: &Section<'_>,
     applies: impl ExactSizeIterator<Item = (&'s Statement, &'s SqlPlace)>,
     emits: &[Emit],
+    entity_type: EntityType,
     sources: &mut Sources<'_>,
 ) -> Option<GateIn> {
     let Setting { text, place } = section.located("gate_in", sources)?;
@@ -76,5 +77,5 @@ pub(super) fn read<'s>(
         );
         sources.problems.add(place, what, "remove one of the two");
     }
-    Some(GateIn::new(table, key, ""))
+    Some(GateIn::new(table, key, entity_type, ""))
 }

@@ -13,15 +13,16 @@ use super::values::{self, Values};
 use super::{Configured, SqlPlace};
 use crate::engine::Class;
 use crate::projection::{
-    First, Gate, OnFailure, Projection, Source, Start, TOPIC_CURE, Tombstones, is_identifier,
-    is_topic,
+    EntityType, First, Gate, OnFailure, Projection, Source, Start, TOPIC_CURE, Tombstones,
+    is_identifier, is_topic,
 };
 use crate::sql_projection::{Emit, SqlProjection, SqlText, Statement, last_word, script_problem};
 
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 29] = [
     "version",
     "topics",
     "entity",
+    "entity_type",
     "sequence",
     "event_id",
     "gate",
@@ -103,10 +104,13 @@ fn read_one(
     let known = types
         .as_ref()
         .map_or(Vec::new(), |types| types.known.clone());
+    let entity_type = section.choice("entity_type", &EntityType::ALL, sources);
+    let entity_type = entity_type.unwrap_or_default();
     let names = Names {
         columns: &columns,
         types: types.as_ref().map(|types| types.known.as_slice()),
         gate_in: section.value("gate_in").is_some(),
+        entity_type,
     };
     let (mut applies, apply_places) = read_applies(name, &section, names, sources);
     let (mut emits, emit_places) = read_emits(name, &section, names, values, sources);
@@ -139,7 +143,9 @@ fn read_one(
         Arc::new(sql.clone()),
     );
     let statements = sql.applies.iter().zip(&apply_places);
-    projection.gate_in = super::gate_in::read(&section, statements, &sql.emits, sources);
+    projection.gate_in =
+        super::gate_in::read(&section, statements, &sql.emits, entity_type, sources);
+    projection.entity_type = entity_type;
     projection.entity = source("entity", &section, sources);
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
@@ -425,6 +431,8 @@ struct Names<'n> {
     types: Option<&'n [String]>,
     /// Whether rows carry the gate, so that statements name what they carried before.
     gate_in: bool,
+    /// Which type `_entity` is of.
+    entity_type: EntityType,
 }
 
 /// What becomes of records that cannot be applied.
@@ -551,6 +559,7 @@ fn read_statement(
         columns,
         types,
         gate_in,
+        entity_type,
     }: Names<'_>,
     sources: &mut Sources<'_>,
 ) -> Option<(Statement, SqlPlace)> {
@@ -569,7 +578,7 @@ fn read_statement(
         per_event: per_event.unwrap_or(false),
         types: seen_types(table, types, sources),
     };
-    match Statement::new(text, &columns.list, gate_in) {
+    match Statement::new(text, &columns.list, gate_in, entity_type) {
         Ok(statement) => {
             let named = |name: &String| last_word(&place.sql, name).is_some();
             let wrong = !columns.readable || columns.wrong.iter().any(named);

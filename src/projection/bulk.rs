@@ -308,9 +308,9 @@ impl<F: Fold> States<F> {
             found.iter().any(of_column)
         };
         let fields = Columns::fields(state)?;
-        let text = <str as Type<Postgres>>::type_info().oid();
+        let key = Some(F::State::KEY_TYPE.oid());
         let mut columns = self.statements.columns.iter().zip(&fields.types);
-        Ok(is(F::State::KEY, text) && columns.all(|(name, of_value)| is(name, *of_value)))
+        Ok(is(F::State::KEY, key) && columns.all(|(name, of_value)| is(name, *of_value)))
     }
 }
 
@@ -493,7 +493,8 @@ async fn copy<S: State>(
         let fields = Columns::fields(*state)?;
         let count = i16::try_from(1 + fields.types.len()).unwrap_or(i16::MAX);
         let mut row = copy.row(count);
-        row.text(entity).map_err(failed_to)?;
+        let key = S::KEY_TYPE.binary(entity);
+        row.bytes(key.as_deref()).map_err(failed_to)?;
         row.encoded(&fields.bytes);
         copy.send_if_full().await.map_err(failed_to)?;
     }

@@ -1,5 +1,6 @@
 //! What a projection is, apart from its code.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use super::bulk::Bulk;
 use super::column::Column;
+use super::entity_type::EntityType;
 use super::fold::{Fold, Folded};
 use super::gate_in::GateIn;
 use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
@@ -221,6 +223,7 @@ pub struct Projection {
     /// The table whose rows carry the gate; none where it has rows of its own.
     pub(crate) gate_in: Option<GateIn>,
     pub(crate) entity: Option<Source>,
+    pub(crate) entity_type: EntityType,
     pub(crate) sequence: Option<Source>,
     pub(crate) event_id: Option<Source>,
     pub(crate) columns: Vec<Column>,
@@ -328,6 +331,7 @@ impl Projection {
         handler: Arc<dyn Handler>,
     ) -> Self {
         let entity_rows = handler.entity_rows().into_iter().collect();
+        let entity_type = handler.entity_type();
         Self {
             name: name.to_owned(),
             version,
@@ -335,6 +339,7 @@ impl Projection {
             gate,
             gate_in: None,
             entity: None,
+            entity_type,
             sequence: None,
             event_id: None,
             columns: Vec::new(),
@@ -533,6 +538,13 @@ impl Projection {
             || self.columns.iter().any(|column| header(&column.source))
     }
 
+    /// An entity that somebody names, as it is spelled here.
+    pub(crate) fn spelled(&self, entity: &str) -> String {
+        // What is no value of the type is no entity, and is found nowhere.
+        let spelled = self.entity_type.spelled(entity.into());
+        spelled.map_or_else(|_| entity.to_owned(), Cow::into_owned)
+    }
+
     /// What the tables' content depends on, as text that says what differs when it differs.
     ///
     /// Stored with the generation and compared at every claim. The text of statements is not part of
@@ -553,6 +565,10 @@ impl Projection {
             Some(gate_in) => format!(" in {gate_in}"),
             None => String::new(),
         };
+        let entity_type = match self.entity_type {
+            EntityType::Text => String::new(),
+            other => format!(" as {other}"),
+        };
         let chosen: Vec<String> = self.only_in.iter().map(ToString::to_string).collect();
         let only_in = match chosen.is_empty() {
             true => String::new(),
@@ -563,7 +579,7 @@ impl Projection {
             None => String::new(),
         };
         format!(
-            "version {}; topics {}; gate {}{gate_in}; entity {}; sequence {}; event_id {}{types}{only}",
+            "version {}; topics {}; gate {}{gate_in}; entity {}{entity_type}; sequence {}; event_id {}{types}{only}",
             self.version,
             topics.join(" "),
             self.gate,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
+use super::entity_type::EntityType;
 use super::fold::failed;
 use super::handler::HandlerError;
 
@@ -23,11 +24,15 @@ pub(super) struct Exact {
 
 impl Exact {
     /// `table` is quoted, as SQL takes it; `key` and `columns` are not.
-    pub(super) fn new(table: &str, key: &str, columns: &[&str]) -> Self {
+    pub(super) fn new(table: &str, key: &str, entity_type: EntityType, columns: &[&str]) -> Self {
         let literal = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let (table, key) = (literal(table), literal(key));
         let columns: Vec<String> = columns.iter().map(|name| literal(name)).collect();
         let columns = columns.join(", ");
+        let key_types = match entity_type {
+            EntityType::Text => "{text,varchar}".to_owned(),
+            other => format!("{{{other}}}"),
+        };
         let statement = format!(
             "SELECT coalesce(( \
                  SELECT 'the table has a trigger, a rule or row-level security' FROM pg_catalog.pg_class c \
@@ -45,10 +50,10 @@ impl Exact {
                    AND NOT (a.atttypmod = -1 AND (coalesce(e.typtype, t.typtype) = 'e' \
                             OR coalesce(e.oid, t.oid) = ANY ({EXACT}::regtype[]))) \
                  ORDER BY a.attnum LIMIT 1), ( \
-                 SELECT pg_catalog.format('key `%s` is not plain text, so two entities may be one row', a.attname) \
+                 SELECT pg_catalog.format('key `%s` is not plain {entity_type}, so two entities may be one row', a.attname) \
                  FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation \
                  WHERE a.attrelid = {table}::regclass AND a.attname = {key} AND NOT a.attisdropped \
-                   AND NOT (a.atttypmod = -1 AND a.atttypid IN ('text'::regtype, 'varchar'::regtype) AND l.collisdeterministic)))"
+                   AND NOT (a.atttypmod = -1 AND a.atttypid = ANY ('{key_types}'::regtype[]) AND coalesce(l.collisdeterministic, true))))"
         );
         Self {
             statement: statement.into(),

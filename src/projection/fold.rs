@@ -19,6 +19,7 @@ use tracing::info;
 use super::bulk::{Bulk, Fields, Statements, States, types};
 use super::context::Context;
 use super::definition::Gate;
+use super::entity_type::EntityType;
 use super::events::{Batch, Event, Ref};
 use super::exact::Exact;
 use super::gate_in::{GateIn, GateRows, Place, SEQUENCE};
@@ -93,9 +94,10 @@ pub trait Fold: Send + Sync + 'static {
 pub trait State: for<'r> FromRow<'r, PgRow> + Send + Sync + 'static {
     /// The table, in the projection's schema.
     const TABLE: &'static str;
-    /// Its primary key, of type `text`: the entity. No other type will do, since two entities that are
-    /// one key, such as an upper-case and a lower-case UUID, would be two states of one row.
+    /// Its primary key: the entity.
     const KEY: &'static str;
+    /// The key's type. Of `bigint` and `uuid`, values that are equal are one entity, however events spell them.
+    const KEY_TYPE: EntityType = EntityType::Text;
 
     /// Names every other column, with its value.
     fn columns(columns: &mut Columns<'_, Self>);
@@ -270,6 +272,8 @@ impl<F: Fold> Folded<F> {
         let mut columns = Columns::<F::State>::new([]);
         F::State::columns(&mut columns);
         let (table, key) = (quoted(F::State::TABLE), quoted(F::State::KEY));
+        let key_type = F::State::KEY_TYPE;
+        let (text, asked) = (key_type.as_text(&key), key_type.array("$1"));
         let (mut listed, mut arrays, mut set) = (String::new(), String::new(), Vec::new());
         let (mut named, mut compared) = (String::new(), format!("{SEQUENCE} = m.sequence"));
         let mut number = 1;
@@ -288,13 +292,13 @@ impl<F: Fold> Folded<F> {
             false => format!("UPDATE SET {}", set.join(", ")),
         };
         let load: Arc<str> =
-            format!("SELECT {key}{listed} FROM {table} WHERE {key} = ANY ($1)").into();
+            format!("SELECT {text}{listed} FROM {table} WHERE {key} = ANY ({asked})").into();
         let store: Arc<str> = format!(
-            "INSERT INTO {table} ({key}{listed}) SELECT unnest($1){arrays} ON CONFLICT ({key}) DO {met}"
+            "INSERT INTO {table} ({key}{listed}) SELECT unnest({asked}){arrays} ON CONFLICT ({key}) DO {met}"
         )
         .into();
-        let delete: Arc<str> = format!("DELETE FROM {table} WHERE {key} = ANY ($1)").into();
-        let exact = Exact::new(&table, F::State::KEY, &columns.names);
+        let delete: Arc<str> = format!("DELETE FROM {table} WHERE {key} = ANY ({asked})").into();
+        let exact = Exact::new(&table, F::State::KEY, key_type, &columns.names);
         let bulk = Statements {
             load: Arc::clone(&load),
             store: Arc::clone(&store),
@@ -308,10 +312,10 @@ impl<F: Fold> Folded<F> {
             .into(),
         };
         let insert = format!(
-            "INSERT INTO {table} ({key}{listed}, {SEQUENCE}) SELECT unnest($1){arrays}, unnest(${sequence})"
+            "INSERT INTO {table} ({key}{listed}, {SEQUENCE}) SELECT unnest({asked}){arrays}, unnest(${sequence})"
         );
         let update = format!(
-            "UPDATE {table} AS s SET {compared} FROM (SELECT unnest($1) AS key{named}, unnest(${sequence}) AS sequence, unnest(${previous}) AS previous, unnest(${place}) AS place) AS m WHERE s.{key} = m.key AND s.{SEQUENCE} = m.previous"
+            "UPDATE {table} AS s SET {compared} FROM (SELECT unnest({asked}) AS key{named}, unnest(${sequence}) AS sequence, unnest(${previous}) AS previous, unnest(${place}) AS place) AS m WHERE s.{key} = m.key AND s.{SEQUENCE} = m.previous"
         );
         Self {
             fold: Arc::new(fold),
@@ -321,7 +325,7 @@ impl<F: Fold> Folded<F> {
             load,
             store,
             delete,
-            gate_in: GateIn::new(F::State::TABLE, F::State::KEY, &listed),
+            gate_in: GateIn::new(F::State::TABLE, F::State::KEY, key_type, &listed),
             insert_missing: format!("{insert} ON CONFLICT ({key}) DO NOTHING").into(),
             insert: insert.into(),
             // By their places rows are found in half the time that it takes by the index.
@@ -498,9 +502,10 @@ impl<F: Fold> Folded<F> {
             Some((key, _)) => Err(HandlerError::new(
                 Class::Halt,
                 format!(
-                    "table `{}` has answered with `{key}`, which is no entity that it was asked for; its key `{}` must be `text`",
+                    "table `{}` has answered with `{key}`, which is no entity that it was asked for; its key `{}` must be `{}`",
                     F::State::TABLE,
-                    F::State::KEY
+                    F::State::KEY,
+                    F::State::KEY_TYPE
                 ),
             )),
         }
@@ -618,6 +623,10 @@ impl<F: Fold> Handler for Folded<F> {
     fn entity_rows(&self) -> Option<(String, String)> {
         let table = <F::State as State>::TABLE;
         Some((table.to_owned(), <F::State as State>::KEY.to_owned()))
+    }
+
+    fn entity_type(&self) -> EntityType {
+        <F::State as State>::KEY_TYPE
     }
 
     fn bulk(&self, gate: Gate) -> Option<Box<dyn Bulk>> {

@@ -13,6 +13,7 @@ use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef};
 use sqlx::{AssertSqlSafe, Decode, Encode, PgConnection, Postgres, Row as _, Type};
 
+use super::entity_type::EntityType;
 use super::fold::quoted;
 use super::handler::HandlerError;
 use crate::engine::Class;
@@ -26,24 +27,32 @@ pub(crate) const PREVIOUS: &str = "_previous";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GateIn {
     pub(crate) table: String,
-    /// Its primary key, of type `text`: the entity.
+    /// Its primary key: the entity.
     pub(crate) key: String,
+    pub(crate) entity_type: EntityType,
     /// Reads the rows of entities: key, sequence, place, and what else the handler needs.
     load: Arc<str>,
 }
 
 impl GateIn {
     /// `further` are columns that are read along, as SQL, each with its comma.
-    pub(crate) fn new(table: &str, key: &str, further: &str) -> Self {
+    pub(crate) fn new(table: &str, key: &str, entity_type: EntityType, further: &str) -> Self {
         let (table_sql, key_sql) = (quoted(table), quoted(key));
+        let (text, asked) = (entity_type.as_text(&key_sql), entity_type.array("$1"));
         let load = format!(
-            "SELECT {key_sql}, {SEQUENCE}, ctid{further} FROM {table_sql} WHERE {key_sql} = ANY ($1)"
+            "SELECT {text}, {SEQUENCE}, ctid{further} FROM {table_sql} WHERE {key_sql} = ANY ({asked})"
         );
         Self {
             table: table.to_owned(),
             key: key.to_owned(),
+            entity_type,
             load: load.into(),
         }
+    }
+
+    /// The type that its key must have, and the name of that.
+    pub(crate) fn key_type(&self) -> (Oid, &'static str) {
+        (self.entity_type.oid(), self.entity_type.sql())
     }
 
     /// The statement that reads rows, as it is sent.
@@ -90,8 +99,8 @@ impl GateIn {
             Some(key) => Err(HandlerError::new(
                 Class::Halt,
                 format!(
-                    "table `{}` has answered with `{key}`, which it was not asked for or has twice; its key `{}` must be its primary key, and of type `text`",
-                    self.table, self.key
+                    "table `{}` has answered with `{key}`, which it was not asked for or has twice; its key `{}` must be its primary key, and of type `{}`",
+                    self.table, self.key, self.entity_type
                 ),
             )),
         }

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use super::bulk::Bulk;
 use super::context::Context;
 use super::definition::Gate;
+use super::entity_type::EntityType;
 use super::events::{Batch, Event, Ref};
 use crate::engine::Class;
 
@@ -99,6 +100,11 @@ pub(crate) trait Handler: Send + Sync {
     /// The table of these states, and the column that has their entity.
     fn entity_rows(&self) -> Option<(String, String)> {
         None
+    }
+
+    /// Which type that column is of.
+    fn entity_type(&self) -> EntityType {
+        EntityType::Text
     }
 
     /// For what is built beside the live tables: the same effects, from memory. None if it cannot.

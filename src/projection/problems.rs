@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::definition::{First, Gate, OnFailure, Projection, Types, UnknownType};
+use super::entity_type::EntityType;
 
 impl Projection {
     /// Contradictions in the definition.
@@ -92,6 +93,16 @@ impl Projection {
             add(
                 "entity_rows",
                 "rows belong to an entity where there is one: `entity` is missing".to_owned(),
+                SOURCE_CURE,
+            );
+        }
+        if self.entity_type != EntityType::Text
+            && self.entity.is_none()
+            && !self.handler.keeps_states()
+        {
+            add(
+                "entity_type",
+                "there are no entities to be of a type: `entity` is missing".to_owned(),
                 SOURCE_CURE,
             );
         }

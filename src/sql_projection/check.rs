@@ -69,7 +69,14 @@ pub(crate) async fn check(
     .await;
     let made = match (made, &projection.gate_in) {
         (Ok(()), Some(gate_in)) => {
-            schema::holds_gate(connection, &scratch, &gate_in.table, &gate_in.key).await
+            schema::holds_gate(
+                connection,
+                &scratch,
+                &gate_in.table,
+                &gate_in.key,
+                gate_in.key_type(),
+            )
+            .await
         }
         (made, _) => made,
     };

@@ -21,7 +21,9 @@ use sqlx::AssertSqlSafe;
 
 use crate::engine::Class;
 use crate::engine::steps;
-use crate::projection::{Batch, Column, Context, Handler, HandlerError, Outgoing, PREVIOUS, Ref};
+use crate::projection::{
+    Batch, Column, Context, EntityType, Handler, HandlerError, Outgoing, PREVIOUS, Ref,
+};
 
 pub(crate) use check::{StatementProblem, Unchecked, check};
 use lexer::Lexed;
@@ -39,7 +41,7 @@ pub(crate) struct SqlText {
     pub(crate) types: Option<Vec<u16>>,
 }
 
-/// What a statement can name besides the declared columns.
+/// What a statement can name besides the declared columns, as it is sent. `_entity` becomes of the type that entities are of.
 pub(crate) const OWN_COLUMNS: [(&str, &str); 10] = [
     ("_ref", "bigint"),
     ("_entity", "text"),
@@ -110,6 +112,7 @@ impl Statement {
         text: SqlText,
         columns: &[Column],
         gate_in: bool,
+        entity_type: EntityType,
     ) -> Result<Self, (String, usize)> {
         let lexed = Lexed::new(&text.sql)?;
         if let Some(at) = lexed.updates_from_events
@@ -141,7 +144,10 @@ impl Statement {
                 .iter()
                 .enumerate()
                 .filter(|(_, (name, _))| gate_in || *name != PREVIOUS)
-                .map(|(i, (name, sql))| (Parameter::Own(i), *name, *sql, *sql));
+                .map(|(i, (name, wire))| match *name {
+                    "_entity" => (Parameter::Own(i), *name, *wire, entity_type.sql()),
+                    _ => (Parameter::Own(i), *name, *wire, *wire),
+                });
             for (parameter, column, wire, sql) in declared.chain(own) {
                 // `_ref` at least, or the relation would have no rows.
                 let first_of_none = column == "_ref" && parameters.is_empty();

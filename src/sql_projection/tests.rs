@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::lexer::{Lexed, With, last_word, statements, word_at};
 use super::*;
-use crate::projection::{ColumnType, Source};
+use crate::projection::{ColumnType, EntityType, Source};
 
 fn columns() -> Vec<Column> {
     let column = |name: &str, column_type| Column {
@@ -29,7 +29,7 @@ fn statement(sql: &str) -> Result<Statement, (String, usize)> {
         per_event: false,
         types: None,
     };
-    Statement::new(text, &columns(), false)
+    Statement::new(text, &columns(), false, EntityType::Text)
 }
 
 /// The statement as it is sent.
@@ -342,7 +342,7 @@ fn per_event_allows_any_update() {
         per_event: true,
         types: None,
     };
-    assert!(Statement::new(text, &columns(), false).is_ok());
+    assert!(Statement::new(text, &columns(), false, EntityType::Text).is_ok());
 }
 
 #[test]
@@ -581,7 +581,7 @@ fn what_a_row_carried_before_can_be_named_only_where_rows_carry_the_gate() {
             per_event: false,
             types: None,
         };
-        let statement = Statement::new(text, &columns(), gate_in).unwrap();
+        let statement = Statement::new(text, &columns(), gate_in, EntityType::Text).unwrap();
         statement.sql().0.contains("AS _previous")
     };
     assert_eq!([false, true].map(statement), [false, true]);

@@ -21,16 +21,26 @@ pub(crate) struct Table {
     columns: Vec<String>,
     /// Whether equal values of each are the same text.
     exact: Vec<bool>,
+    types: Vec<String>,
     /// A column whose numbers Postgres counts.
     pub(crate) counted: Option<String>,
 }
 
 impl Table {
-    /// Whether two entities never have the same value of a column, if there is such a one: of other types than text one
+    /// Whether two entities never have the same value of a column, if there is such a one: of another type than theirs one
     /// value may have several spellings.
-    pub(crate) fn tells_apart(&self, column: &str) -> Option<bool> {
+    pub(crate) fn tells_apart(&self, column: &str, entity_type: &str) -> Option<bool> {
         let at = self.columns.iter().position(|name| name == column)?;
-        self.exact.get(at).copied()
+        Some(self.exact[at] || self.types[at] == entity_type)
+    }
+
+    /// The type of a column that tells entities apart.
+    fn of_type(&self, column: &str) -> &str {
+        let at = self.columns.iter().position(|name| name == column);
+        match at {
+            Some(at) if !self.exact[at] => &self.types[at],
+            _ => "text",
+        }
     }
 }
 
@@ -83,8 +93,10 @@ impl Rows<'_> {
         schema: &str,
     ) -> Result<i64, Error> {
         let (table, column) = (of(schema, &self.table.name), quoted(self.column));
-        let count =
-            format!("SELECT count(*) FROM {table} WHERE {column} IS DISTINCT FROM $1::text");
+        let of_type = self.table.of_type(self.column);
+        let count = format!(
+            "SELECT count(*) FROM {table} WHERE {column} IS DISTINCT FROM $1::text::{of_type}"
+        );
         Ok(sqlx::query_scalar(AssertSqlSafe(count))
             .bind(self.entity)
             .fetch_one(connection)
@@ -98,7 +110,8 @@ impl Rows<'_> {
         schema: &str,
     ) -> Result<u64, Error> {
         let (table, column) = (of(schema, &self.table.name), quoted(self.column));
-        let delete = format!("DELETE FROM {table} WHERE {column} = $1::text");
+        let of_type = self.table.of_type(self.column);
+        let delete = format!("DELETE FROM {table} WHERE {column} = $1::text::{of_type}");
         let done = sqlx::query(AssertSqlSafe(delete))
             .bind(self.entity)
             .execute(connection)

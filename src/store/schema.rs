@@ -96,23 +96,26 @@ pub(crate) async fn holds_gate(
     schema: &str,
     table: &str,
     key: &str,
+    entity_type: (Oid, &str),
 ) -> Result<(), Problem> {
-    let (is_table, is_text, is_primary, has_sequence, cascades): (bool, bool, bool, bool, bool) =
+    let (of_type, type_name) = entity_type;
+    let (is_table, is_of_type, is_primary, has_sequence, cascades): (bool, bool, bool, bool, bool) =
         sqlx::query_as(GATE_IN)
             .bind(schema)
             .bind(table)
             .bind(key)
+            .bind(of_type)
             .fetch_one(connection)
             .await
             .map_err(Error::from)?;
-    let problem = match (is_table, is_text, is_primary, has_sequence) {
+    let problem = match (is_table, is_of_type, is_primary, has_sequence) {
         (true, true, true, true) if !cascades => return Ok(()),
         (true, true, true, true) => format!(
             "a foreign key of `{table}` is ON DELETE CASCADE; a row that is deleted takes its entity's gate along"
         ),
         (false, ..) => format!("setup makes no table `{table}`"),
         (_, false, ..) => format!(
-            "`{table}` has no column `{key}` of type text; entities are text, and two of them must not be one key"
+            "`{table}` has no column `{key}` of type {type_name}, as entities are here; where it is of another type, that is their `entity_type`"
         ),
         (.., false, _) => format!(
             "`{key}` is not the primary key of `{table}`, or can be checked late (DEFERRABLE)"

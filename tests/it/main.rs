@@ -31,6 +31,7 @@ mod crash;
 mod dead_letter_topic;
 mod dead_letters;
 mod durability;
+mod entity_type;
 mod explain;
 mod fence;
 mod formats;

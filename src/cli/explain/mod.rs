@@ -92,7 +92,8 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
             .await?
         }
         (None, Some(entity)) => {
-            entity::answer(&mut connection, projection, generation, entity).await?
+            let entity = projection.spelled(entity);
+            entity::answer(&mut connection, projection, generation, &entity).await?
         }
         (None, None) => return Err(Failed::new(64, anyhow::anyhow!("no record is named"))),
     };

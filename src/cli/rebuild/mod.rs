@@ -444,7 +444,7 @@ async fn rebuilder_of(
         partitions.sort();
         partitions.dedup();
         let projection = Arc::make_mut(&mut projection);
-        projection.only = Some(entity.to_owned());
+        projection.only = Some(projection.spelled(entity));
         projection.only_in = partitions;
     }
     let rebuilder = Rebuilder::new(config, projection, who("rebuild"), stop);

@@ -100,7 +100,14 @@ impl Rebuilder {
         )
         .await?;
         if let Some(gate_in) = &self.projection.gate_in {
-            schema::holds_gate(connection, &schema, &gate_in.table, &gate_in.key).await?;
+            schema::holds_gate(
+                connection,
+                &schema,
+                &gate_in.table,
+                &gate_in.key,
+                gate_in.key_type(),
+            )
+            .await?;
         }
         if let Some(table) = swap::touched(connection, live.schema_oid).await? {
             return Err(RebuildError::TouchesLive(table)); // I8

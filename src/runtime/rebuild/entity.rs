@@ -118,7 +118,7 @@ impl Rebuilder {
         obstacles: &mut Vec<Obstacle>,
     ) -> Result<(), RebuildError> {
         let name = self.name();
-        let said = &self.projection.entity_rows;
+        let (said, entity_type) = (&self.projection.entity_rows, self.projection.entity_type);
         if said.is_empty() {
             obstacles.push(refused(
                 "nobody has said that each row of its tables is made of the events of one entity".to_owned(),
@@ -131,13 +131,13 @@ impl Rebuilder {
         for (table, column) in said {
             match tables.iter().find(|known| known.name == *table) {
                 None => obstacles.push(refused(format!("there is no table `{table}`"), cure())),
-                Some(known) => match known.tells_apart(column) {
+                Some(known) => match known.tells_apart(column, entity_type.sql()) {
                     None => obstacles.push(refused(
                         format!("table `{table}` has no column `{column}`"),
                         cure(),
                     )),
                     Some(false) => obstacles.push(refused(
-                        format!("column `{column}` of table `{table}` is not text, or compares by a collation that is not deterministic: it may have one value for several entities"),
+                        format!("column `{column}` of table `{table}` is not of the type that entities are of ({entity_type}), or compares by a collation that is not deterministic: it may have one value for several entities"),
                         "`tidegate rebuild start` makes all tables anew".to_owned(),
                     )),
                     Some(true) => {}

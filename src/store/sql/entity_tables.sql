@@ -4,6 +4,7 @@ SELECT c.relname::text AS name,
        array_agg(a.attname::text ORDER BY a.attnum) AS columns,
        array_agg(a.atttypid IN ('pg_catalog.text'::regtype, 'pg_catalog.varchar'::regtype)
                  AND coalesce(l.collisdeterministic, true) ORDER BY a.attnum) AS exact,
+       array_agg(pg_catalog.format_type(a.atttypid, a.atttypmod) ORDER BY a.attnum) AS types,
        min(a.attname::text) FILTER (WHERE a.attidentity <> '' OR pg_catalog.pg_get_expr(d.adbin, d.adrelid) LIKE '%nextval(%')
            AS counted
 FROM pg_catalog.pg_class c

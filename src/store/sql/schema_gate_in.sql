@@ -1,4 +1,4 @@
--- Whether a table can carry the gate: it is there, its key is text, that is its primary key, it has room for the sequence, and
+-- Whether a table can carry the gate: it is there, its key is of the entities' type, that is its primary key, it has room for the sequence, and
 -- no other table's rows take its rows along when they are deleted.
 WITH t AS (
     SELECT c.oid
@@ -12,7 +12,7 @@ WITH t AS (
     WHERE NOT a.attisdropped
 )
 SELECT EXISTS (SELECT FROM t),
-       EXISTS (SELECT FROM a WHERE attname = $3 AND atttypid = 'pg_catalog.text'::pg_catalog.regtype),
+       EXISTS (SELECT FROM a WHERE attname = $3 AND atttypid = $4),
        EXISTS (SELECT FROM a JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid
                WHERE a.attname = $3 AND i.indisprimary AND i.indimmediate AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum),
        EXISTS (SELECT FROM a WHERE attname = '_sequence' AND atttypid = 'pg_catalog.int8'::pg_catalog.regtype AND attnotnull),
