@@ -32,6 +32,10 @@ pub(crate) struct Refusal {
 
 impl Client {
     pub(super) fn new(tokens: Option<TokenSource>) -> Self {
+        // Before librdkafka does, which would have OpenSSL tidy up when the process ends: threads that end at the same
+        // moment crashed in it, after a clean stop.
+        #[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
+        openssl_sys::init();
         Self {
             tokens,
             refusal: Arc::default(),
