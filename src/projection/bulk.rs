@@ -308,7 +308,7 @@ impl<F: Fold> States<F> {
             found.iter().any(of_column)
         };
         let fields = Columns::fields(state)?;
-        let key = Some(F::State::KEY_TYPE.oid());
+        let key = Some(Oid(F::State::KEY_TYPE.oid()));
         let mut columns = self.statements.columns.iter().zip(&fields.types);
         Ok(is(F::State::KEY, key) && columns.all(|(name, of_value)| is(name, *of_value)))
     }

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use sqlx::postgres::types::Oid;
 use uuid::Uuid;
 
 /// Which type entities are of: as keys of tables, and as `_entity` in SQL.
@@ -37,12 +36,13 @@ impl EntityType {
         }
     }
 
-    pub(crate) fn oid(self) -> Oid {
-        Oid(match self {
+    /// Its object id in Postgres.
+    pub(super) fn oid(self) -> u32 {
+        match self {
             Self::Text => 25,
             Self::Bigint => 20,
             Self::Uuid => 2950,
-        })
+        }
     }
 
     /// An entity as Postgres writes it, so that there is one spelling of each.

@@ -52,7 +52,7 @@ impl GateIn {
 
     /// The type that its key must have, and the name of that.
     pub(crate) fn key_type(&self) -> (Oid, &'static str) {
-        (self.entity_type.oid(), self.entity_type.sql())
+        (Oid(self.entity_type.oid()), self.entity_type.sql())
     }
 
     /// The statement that reads rows, as it is sent.

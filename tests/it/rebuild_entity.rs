@@ -349,7 +349,7 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
         ),
         (
             r#"entity_rows = ["entry.s", "total.e"]"#,
-            "column `s` of table `entry` is not text",
+            "column `s` of table `entry` is not of the type that entities are of (text)",
         ),
     ] {
         world.change_projections(said, instead);
