@@ -30,10 +30,18 @@ pub(crate) fn applied(partitions: i32, fill: impl FnOnce(&World)) -> World {
     world
 }
 
-/// Applies all that there is.
+/// Applies all that there is, and what waited for it: that follows a batch.
 fn apply(live: Launch<'_>, world: &World) {
     let process = live.start();
     world.wait_until_done(LONG);
+    wait_until(LONG, "all that is early has followed", || {
+        let due: i64 = world.db.one(
+            "SELECT count(*) FROM tidegate.dead_letter d JOIN next._gate g USING (entity)
+             WHERE d.projection = 'next' AND d.state = 'waiting' AND d.reason IN ('gap', 'behind')
+               AND d.sequence - 1 <= g.sequence",
+        );
+        due == 0
+    });
     process.stop();
 }
 
