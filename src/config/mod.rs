@@ -166,7 +166,7 @@ pub(crate) struct Draft {
     rebuild: Option<Rebuild>,
     relay: Option<Relay>,
     memory: Option<Memory>,
-    schema_registry: Option<registry::Settings>,
+    pub(crate) schema_registry: Option<registry::Settings>,
     http: Option<Http>,
     keep_letters: Duration,
     keep_messages: Duration,

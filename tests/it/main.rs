@@ -34,6 +34,7 @@ mod durability;
 mod explain;
 mod fence;
 mod formats;
+mod formats_in_rust;
 mod gate;
 mod gate_in;
 mod group;
