@@ -392,7 +392,7 @@ fn projections(config: &mut Config, registry: Registry) -> Result<Vec<Arc<Projec
     let mut all: Vec<Arc<Projection>> = configured
         .map(|configured| Arc::new(configured.projection.clone()))
         .collect();
-    for projection in registry.into_projections() {
+    for mut projection in registry.into_projections() {
         if all.iter().any(|known| known.name() == projection.name()) {
             return Err(wrong(format!(
                 "projection `{}` is both in the configuration file and in the binary; rename one",
@@ -402,6 +402,7 @@ fn projections(config: &mut Config, registry: Registry) -> Result<Vec<Arc<Projec
         if let Some(what) = projection.lacks(config.schema_registry.is_some()) {
             return Err(wrong(format!("{what}; say where it is")));
         }
+        projection.limits = config.values;
         all.push(Arc::new(projection));
     }
     Ok(all)

@@ -14,7 +14,7 @@ use tidegate::projection::{
 use tidegate::testing::{Given, Test};
 
 use crate::formats::{ENVELOPE, MIRROR_TABLE};
-use crate::harness::{World, block_on};
+use crate::harness::{LONG, World, block_on};
 
 fn pointer(pointer: &str) -> Source {
     Source::Pointer(pointer.to_owned())
@@ -364,4 +364,30 @@ then.tables.balance = [{ account = "a", amount = 5 }]
         wrong.contains("event 1: /seq: a string is no long"),
         "{wrong}"
     );
+}
+
+// I6: what a record may cost is the same for all projections.
+#[test]
+fn the_limits_of_values_are_those_of_handlers_too() {
+    let world = World::new(1, "[decode]\nvalue_bytes_max = 60\n", &[]);
+    let sender = world.sender();
+    let entry =
+        |seq: i64, note: &str| json!({ "account": "a", "seq": seq, "amount": 1, "note": note });
+    sender.send_json(0, &entry(1, ""));
+    sender.send_json(0, &entry(2, &"x".repeat(60)));
+    sender.flush();
+    let launch = world.launch("a").example("ledger_kinds");
+    let _process = launch
+        .env("ENTRIES_TOPIC", world.incoming())
+        .env("OVERDRAFTS_TOPIC", world.outgoing())
+        .start();
+    world.wait_until_done(LONG);
+    let letters: Vec<(String,)> = world.db.rows("SELECT detail FROM tidegate.dead_letter");
+    assert_eq!(letters.len(), 4);
+    for (detail,) in letters {
+        assert!(
+            detail.contains("60 are allowed (decode.value_bytes_max)"),
+            "{detail}"
+        );
+    }
 }
