@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The configuration file adds the fourth kind, SQL. The fold is there twice, the second time with its gate in its rows. All have the same tables and send the same messages over the
-//! same entries, which a test checks; `docs/handlers.md` says which one to choose.
+//! same entries, which a test checks; `docs/handlers.md` says which one to choose. With `ENTRIES_FORMAT=avro` they read the entries that
+//! `tidegate demo --format avro` writes: one line more, and the handlers are as they were.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -14,8 +15,9 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use serde_json::json;
 use tidegate::projection::{
-    Batch, BatchHandler, Column, ColumnType, Columns, Context, Event, EventHandler, Fold, Gate,
-    HandlerError, Message, Messages, Projection, Registry, RegistryError, Source, State,
+    Avro, Batch, BatchHandler, Column, ColumnType, Columns, Context, Event, EventHandler, Fold,
+    Format, Gate, HandlerError, Message, Messages, Projection, Registry, RegistryError, Source,
+    State,
 };
 
 const SETUP: &str = r#"
@@ -165,14 +167,14 @@ impl EventHandler for OneByOne {
 }
 
 fn registry() -> Result<Registry, RegistryError> {
-    let topic = |variable: &str, usual: &str| {
+    let variable = |variable: &str, usual: &str| {
         let set = std::env::var(variable);
         set.unwrap_or_else(|_| usual.to_owned())
     };
-    let entries = topic("ENTRIES_TOPIC", "ledger.entries");
+    let entries = variable("ENTRIES_TOPIC", "ledger.entries");
     let topics = [&*entries];
     let overdrafts = Overdrafts {
-        topic: topic("OVERDRAFTS_TOPIC", "ledger.overdrafts"),
+        topic: variable("OVERDRAFTS_TOPIC", "ledger.overdrafts"),
     };
     let kinds = [
         Projection::fold(
@@ -204,6 +206,10 @@ fn registry() -> Result<Registry, RegistryError> {
             OneByOne(overdrafts),
         ),
     ];
+    let format = match &*variable("ENTRIES_FORMAT", "json") {
+        "avro" => Format::Avro(Avro::confluent(include_str!("../schemas/entry.avsc"))),
+        _ => Format::Json,
+    };
     let mut registry = Registry::new();
     for projection in kinds {
         let setup = match projection.name() {
@@ -212,6 +218,7 @@ fn registry() -> Result<Registry, RegistryError> {
         };
         registry = registry.register(
             projection
+                .format(format.clone())
                 .entity(Source::Pointer("/account".to_owned()))
                 .sequence(Source::Pointer("/seq".to_owned()))
                 .column(Column::new(

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use crate::avro::{Limits, Plan, Schema, Wanted};
 use crate::codec::Decoder;
 use crate::projection::{
-    AvroFormat, Column, ColumnType, EntityType, Format, Framing, Gate, Projection, Source,
-    Tombstones, Types, UnknownType,
+    Avro, Column, ColumnType, EntityType, Format, Framing, Gate, Projection, Source,
 };
 use crate::sql_projection::{SqlProjection, SqlText, Statement, script_problem};
 use crate::types::{Header, RecordBuilder, TopicPartition};
@@ -35,7 +34,6 @@ fn projection(format: Format) -> Projection {
     let handler = SqlProjection {
         applies: Vec::new(),
         emits: Vec::new(),
-        types: Vec::new(),
     };
     let mut projection = Projection::with_handler("p", 1, &["t"], Gate::Newest, Arc::new(handler));
     let types = ColumnType::ALL.iter().map(|(_, of)| *of);
@@ -96,17 +94,11 @@ thread_local! {
     };
     static DEBEZIUM: [Decoder; 2] = {
         let schema = schema(include_str!("../tests/fixtures/fuzz/change.avsc"));
-        let framing = Framing::Raw(Arc::clone(&schema));
-        [None, Some(AvroFormat { schema, framing })].map(|format| {
+        let avro = Avro::new(Arc::clone(&schema), Framing::Raw(schema));
+        [None, Some(avro)].map(|format| {
             let mut projection = projection(Format::Debezium(format));
             projection.entity = Some(Source::Pointer("/id".to_owned()));
-            projection.sequence = Some(Source::Envelope("/source/lsn".to_owned()));
-            projection.tombstones = Tombstones::Filter;
-            projection.types = Some(Types {
-                source: Source::Envelope("/op".to_owned()),
-                known: ["c", "u", "d", "r"].map(str::to_owned).to_vec(),
-                unknown: UnknownType::Halt,
-            });
+            projection.change_defaults();
             Decoder::new(&projection, None)
         })
     };
@@ -120,8 +112,8 @@ thread_local! {
         ];
         framings.map(|framing| {
             let is_confluent = matches!(framing, Framing::Confluent);
-            let schema = Arc::clone(&own);
-            let mut projection = projection(Format::Avro(AvroFormat { schema, framing }));
+            let avro = Avro::new(Arc::clone(&own), framing);
+            let mut projection = projection(Format::Avro(avro));
             projection.entity = Some(Source::Pointer("/id".to_owned()));
             projection.sequence = Some(Source::Pointer("/seq".to_owned()));
             let decoder = Decoder::new(&projection, None);

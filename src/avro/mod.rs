@@ -17,7 +17,7 @@ mod schema;
 
 pub(crate) use datum::Datum;
 pub(crate) use encode::encode;
-pub(crate) use plan::{Plan, Wanted};
+pub(crate) use plan::{Plan, Wanted, index, tokens};
 pub(crate) use schema::{Kind, Schema};
 
 /// What one datum may cost.

@@ -123,8 +123,14 @@ pub(super) enum Step {
     Take(Take),
 }
 
-/// RFC 6901: digits without a leading zero.
-pub(super) fn index(token: &str) -> Option<usize> {
+/// The steps of a JSON pointer, by RFC 6901.
+pub(crate) fn tokens(pointer: &str) -> impl Iterator<Item = String> {
+    let steps = pointer.split('/').skip(1);
+    steps.map(|token| token.replace("~1", "/").replace("~0", "~"))
+}
+
+/// The item that such a step means in an array: digits without a leading zero.
+pub(crate) fn index(token: &str) -> Option<usize> {
     let digits = token.bytes().all(|b| b.is_ascii_digit());
     let leading_zero = token.len() > 1 && token.starts_with('0');
     token.parse().ok().filter(|_| digits && !leading_zero)

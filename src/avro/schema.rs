@@ -191,6 +191,14 @@ impl Schema {
         })
     }
 
+    /// That of null alone.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            types: vec![Type::Null],
+            root: 0,
+        }
+    }
+
     /// Whether the default of each field is a value of its type.
     ///
     /// # Errors

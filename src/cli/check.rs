@@ -21,7 +21,7 @@ pub(super) struct Arguments {
 pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     let file = arguments.config.config.display().to_string();
     let mut draft = config::draft(&arguments.config.config, environment());
-    let names = names(&mut draft, registry);
+    let names = names(&mut draft, &file, registry);
     let asked = match arguments.offline {
         true => Ok(()),
         false => ask_database(&mut draft, &file).await,
@@ -56,10 +56,15 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
 }
 
 /// The names of all projections, of the file and of the binary; no two are the same.
-fn names(draft: &mut Draft, registry: Registry) -> Vec<String> {
+fn names(draft: &mut Draft, file: &str, registry: Registry) -> Vec<String> {
     let name = |configured: &Configured| configured.projection.name().to_owned();
     let mut names: Vec<String> = draft.projections.iter().map(name).collect();
+    let has_registry = draft.schema_registry.is_some();
     for projection in registry.into_projections() {
+        if let Some(what) = projection.lacks(has_registry) {
+            let place = Place::Name(file.to_owned());
+            draft.problems.add(place, what, "say where it is");
+        }
         let same = |configured: &&Configured| configured.projection.name() == projection.name();
         match draft.projections.iter().find(same) {
             None => names.push(projection.name().to_owned()),

@@ -387,18 +387,22 @@ fn schema_registry(
 
 /// The projections of the file and of the binary; their names differ.
 fn projections(config: &mut Config, registry: Registry) -> Result<Vec<Arc<Projection>>, Failed> {
-    let mut all: Vec<Arc<Projection>> = Vec::new();
-    let configured = config.projections.iter().map(|c| c.projection.clone());
-    for projection in configured.chain(registry.into_projections()) {
+    let wrong = |why: String| Failed::new(CODE_CONFIGURATION, anyhow::anyhow!(why));
+    let configured = config.projections.iter();
+    let mut all: Vec<Arc<Projection>> = configured
+        .map(|configured| Arc::new(configured.projection.clone()))
+        .collect();
+    for mut projection in registry.into_projections() {
         if all.iter().any(|known| known.name() == projection.name()) {
-            return Err(Failed::new(
-                CODE_CONFIGURATION,
-                anyhow::anyhow!(
-                    "projection `{}` is both in the configuration file and in the binary; rename one",
-                    projection.name()
-                ),
-            ));
+            return Err(wrong(format!(
+                "projection `{}` is both in the configuration file and in the binary; rename one",
+                projection.name()
+            )));
         }
+        if let Some(what) = projection.lacks(config.schema_registry.is_some()) {
+            return Err(wrong(format!("{what}; say where it is")));
+        }
+        projection.limits = config.values;
         all.push(Arc::new(projection));
     }
     Ok(all)

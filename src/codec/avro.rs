@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::UnknownSchemas;
-use super::json::tokens;
-use crate::avro::{Datum, Limits, Plan, Schema, Wanted};
-use crate::projection::{AvroFormat, Framing, ValueLimits};
+use crate::avro::{Datum, Limits, Plan, Schema, Wanted, tokens};
+use crate::projection::{Avro, Framing, ValueLimits};
 use crate::registry::{Known, Registry};
 use crate::types::{Record, TopicPartition};
 
@@ -50,7 +49,7 @@ const SINGLE_OBJECT: [u8; 2] = [0xc3, 0x01];
 
 impl AvroDecoder {
     pub(super) fn new(
-        format: &AvroFormat,
+        format: &Avro,
         pointers: &[super::json::Wanted],
         limits: ValueLimits,
         registry: Option<&Arc<Registry>>,

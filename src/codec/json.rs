@@ -7,6 +7,8 @@ use serde::Deserializer as _;
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::avro::{index, tokens};
+
 /// A path that is wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
@@ -20,6 +22,8 @@ pub(super) struct Wanted {
 pub(super) struct Layout {
     fields: Vec<Field>,
     slots: usize,
+    /// Slots that want all of it.
+    whole: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -40,7 +44,7 @@ pub(super) type Slots<'p> = [Option<&'p RawValue>];
 
 impl Layout {
     pub(super) fn is_empty(&self) -> bool {
-        self.fields.is_empty()
+        self.fields.is_empty() && self.whole.is_empty()
     }
 
     /// For these JSON pointers, each with the slot of its number.
@@ -65,6 +69,9 @@ impl Layout {
 
     /// Adds a JSON pointer, whose value goes to a slot.
     fn add(&mut self, pointer: &str, slot: usize, strict: bool) {
+        if pointer.is_empty() {
+            self.whole.push(slot);
+        }
         let mut layout = self;
         let mut tokens = tokens(pointer).peekable();
         while let Some(name) = tokens.next() {
@@ -109,6 +116,16 @@ impl Layout {
         if payload.is_empty() {
             return Err("the value is empty; expected a JSON object".to_owned());
         }
+        if !self.whole.is_empty() {
+            let whole = serde_json::from_slice(payload)
+                .map_err(|error| format!("the value is not JSON: {error}"))?;
+            for slot in &self.whole {
+                found[*slot] = Some(whole);
+            }
+        }
+        if self.fields.is_empty() {
+            return Ok(());
+        }
         let mut json = serde_json::Deserializer::from_slice(payload);
         json.deserialize_map(Fields {
             layout: self,
@@ -140,19 +157,6 @@ impl Layout {
             _ => Ok(()),
         }
     }
-}
-
-/// The steps of a JSON pointer, by RFC 6901.
-pub(super) fn tokens(pointer: &str) -> impl Iterator<Item = String> {
-    let steps = pointer.split('/').skip(1);
-    steps.map(|token| token.replace("~1", "/").replace("~0", "~"))
-}
-
-/// RFC 6901: digits without a leading zero.
-fn index(token: &str) -> Option<usize> {
-    let digits = token.bytes().all(|b| b.is_ascii_digit());
-    let leading_zero = token.len() > 1 && token.starts_with('0');
-    token.parse().ok().filter(|_| digits && !leading_zero)
 }
 
 impl Field {

@@ -7,7 +7,7 @@
 mod avro;
 mod cloudevents;
 mod debezium;
-mod fit;
+mod document;
 mod json;
 mod place;
 mod value;
@@ -18,15 +18,15 @@ use std::sync::Arc;
 
 use crate::engine::parking::{Reason, Rejection};
 use crate::projection::{
-    Column, ColumnData, ColumnType, EntityType, Events, First, Format, Framing, Gate, Outgoing,
-    Projection, Ref, Share, Source, TextColumn, Tombstones, Types, UnknownType,
+    Column, ColumnData, ColumnType, Documents, EntityType, Events, First, Format, Framing, Gate,
+    Outgoing, Projection, Ref, Share, Source, TextColumn, Tombstones, Types, UnknownType,
 };
 use crate::registry::{Registry, Unavailable};
 use crate::types::{Record, TopicPartition};
 
 use avro::{AvroDecoder, Plans};
 use cloudevents::Mode;
-pub(crate) use fit::{RoleOf, misfit};
+use document::Document;
 use json::Layout;
 use place::{Fields, Found, Place, Shape, Slots};
 use value::Value;
@@ -58,6 +58,9 @@ pub(crate) struct Decoder {
     /// What an event id is unique within.
     event_source: Option<Place>,
     types: Option<(Place, Types)>,
+    known_types: Arc<[String]>,
+    /// For handlers that ask for whole values.
+    documents: Option<Arc<dyn Documents>>,
     columns: Arc<[Column]>,
     /// Where each of them stands.
     places: Vec<Place>,
@@ -131,6 +134,14 @@ impl From<String> for Not {
 impl Decoder {
     /// `registry` is where schemas are asked for that records name by number.
     pub(crate) fn new(projection: &Projection, registry: Option<&Arc<Registry>>) -> Self {
+        let mut decoder = Self::of_columns(projection, registry);
+        if projection.handler.sees_records() && !matches!(projection.format, Format::Json) {
+            decoder.documents = Some(Arc::new(Document::new(projection, registry)));
+        }
+        decoder
+    }
+
+    fn of_columns(projection: &Projection, registry: Option<&Arc<Registry>>) -> Self {
         let format = &projection.format;
         let mut slots = Slots {
             strict: true,
@@ -158,7 +169,8 @@ impl Decoder {
         let columns: Vec<Place> = columns
             .map(|column| slots.place(&column.source, format))
             .collect();
-        let key = (!slots.wanted_in_key.is_empty()).then(|| match &projection.key {
+        let key = format.avro().and_then(|avro| avro.key.as_deref());
+        let key = (!slots.wanted_in_key.is_empty()).then(|| match key {
             None => Payload::Json(Layout::new(&slots.wanted_in_key)),
             Some(avro) => {
                 let (wanted, limits) = (&slots.wanted_in_key, projection.limits);
@@ -218,21 +230,25 @@ impl Decoder {
             },
             event_id,
             event_source,
+            known_types: types
+                .as_ref()
+                .map_or_else(Arc::default, |(_, types)| types.known.as_slice().into()),
             types,
+            documents: None,
             columns: projection.columns.as_slice().into(),
             places: columns,
-            tombstones: projection.tombstones,
+            tombstones: projection.tombstones.unwrap_or_default(),
         }
     }
 
     /// The same for values that have no frame and are written with the projection's own schema, as in its tests.
     pub(crate) fn unframed(projection: &Projection) -> Self {
         let mut projection = projection.clone();
-        if let Format::Avro(format) | Format::Debezium(Some(format)) = &mut projection.format {
-            format.framing = Framing::Raw(Arc::clone(&format.schema));
+        if let Some(avro) = projection.format.avro_mut() {
+            avro.framing = Framing::Raw(Arc::clone(&avro.schema));
+            // Written as JSON there.
+            avro.key = None;
         }
-        // Written as JSON there.
-        projection.key = None;
         Self::new(&projection, None)
     }
 
@@ -318,6 +334,8 @@ impl Decoder {
                 .collect(),
             declared: Arc::clone(&self.columns),
             types: Vec::new(),
+            known_types: Arc::clone(&self.known_types),
+            documents: self.documents.clone(),
             filtered: Vec::new(),
             rejected: BTreeMap::new(),
             halts_at: None,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::engine::Class;
-use crate::projection::{Batch, Column, ColumnType, HandlerError};
+use crate::projection::{Avro, Batch, Column, ColumnType, HandlerError};
 use crate::types::{Header, RecordBuilder};
 
 use ColumnType::{
@@ -16,7 +16,6 @@ fn projection(columns: &[(&str, ColumnType, Source, bool)]) -> Projection {
     let handler = crate::sql_projection::SqlProjection {
         applies: Vec::new(),
         emits: Vec::new(),
-        types: Vec::new(),
     };
     let handler = std::sync::Arc::new(handler);
     let mut projection = Projection::with_handler("p", 1, &["t"], Gate::None, handler);
@@ -575,7 +574,7 @@ fn a_tombstone_is_refused_or_filtered_unless_it_is_said_to_be_an_event() {
         why,
         "the record has no value (a tombstone); set `tombstones = \"filter\"` if it means nothing here, or \"event\""
     );
-    projection.tombstones = Tombstones::Filter;
+    projection.tombstones = Some(Tombstones::Filter);
     let decoded = decode(&projection, tombstone()).unwrap();
     assert!(decoded.filtered);
     assert_eq!(decoded.columns, [None]);
@@ -963,7 +962,7 @@ fn a_part_of_the_key_may_be_wanted_of_an_event_and_of_a_tombstone() {
         ("k", Text, Source::parse("key:/b/c").unwrap(), true),
     ]);
     wanted.entity = Some(Source::parse("key:/id").unwrap());
-    wanted.tombstones = Tombstones::Event;
+    wanted.tombstones = Some(Tombstones::Event);
     let check =
         |wanted: &Projection, key: &[u8], payload: Option<&[u8]>, expected: Result<&str, &str>| {
             let found = decode(wanted, keyed(key, payload)).map(|d| (d.entity, d.columns));
@@ -1003,14 +1002,15 @@ fn a_key_in_avro_is_read_by_its_own_schema() {
     let schema = |text: &str| Arc::new(crate::avro::Schema::parse(text, &[]).unwrap());
     let key = schema(r#"{"type":"record","name":"K","fields":[{"name":"id","type":"long"}]}"#);
     let value = schema(r#"{"type":"record","name":"R","fields":[{"name":"v","type":"long"}]}"#);
-    let format = |schema: &Arc<crate::avro::Schema>| crate::projection::AvroFormat {
-        schema: Arc::clone(schema),
-        framing: Framing::Raw(Arc::clone(schema)),
+    let format = |schema: &Arc<crate::avro::Schema>| {
+        Avro::new(Arc::clone(schema), Framing::Raw(Arc::clone(schema)))
     };
     let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
     wanted.entity = Some(Source::parse("key:/id").unwrap());
-    wanted.format = Format::Avro(format(&value));
-    wanted.key = Some(format(&key));
+    wanted.format = Format::Avro(Avro {
+        key: Some(Box::new(format(&key))),
+        ..format(&value)
+    });
     let found = decode(&wanted, keyed(b"\x0e", Some(b"\x0a"))).unwrap();
     assert_eq!(found.entity.as_deref(), Some("7"));
     assert_eq!(found.columns, [Some("5".to_owned())]);
@@ -1209,14 +1209,8 @@ fn mirror() -> Projection {
     ]);
     wanted.format = Format::Debezium(None);
     wanted.gate = Gate::Newest;
-    wanted.tombstones = Tombstones::Filter;
     wanted.entity = Some(pointer("/id"));
-    wanted.sequence = Some(Source::parse("envelope:/source/lsn").unwrap());
-    wanted.types = Some(Types {
-        source: Source::parse("envelope:/op").unwrap(),
-        known: ["c", "u", "d", "r"].map(str::to_owned).to_vec(),
-        unknown: UnknownType::Halt,
-    });
+    wanted.change_defaults();
     wanted
 }
 
@@ -1306,11 +1300,7 @@ fn an_unknown_type_is_what_the_projection_says() {
     let of = |unknown, payload: &'static str| {
         let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
         wanted.entity = Some(pointer("/e"));
-        wanted.types = Some(Types {
-            source: pointer("/type"),
-            known: vec!["A".to_owned(), "B".to_owned()],
-            unknown,
-        });
+        wanted.types = Some(Types::new(pointer("/type"), &["A", "B"]).unknown(unknown));
         let partition = TopicPartition::new("t", 0);
         let records = [
             value(br#"{"type":"B","e":"x","v":1}"#).build(),
@@ -1355,7 +1345,7 @@ fn an_unknown_type_is_what_the_projection_says() {
 fn a_tombstone_may_be_an_event_of_its_key() {
     let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
     wanted.entity = Some(Source::Key);
-    wanted.tombstones = Tombstones::Event;
+    wanted.tombstones = Some(Tombstones::Event);
     let record = RecordBuilder {
         key: Some(b"k"),
         ..RecordBuilder::default()
@@ -1379,10 +1369,7 @@ fn a_value_says_by_its_frame_what_it_was_written_with() {
     );
     let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
     let mut check = |framing: Framing, bytes: &[u8], expected: Result<&str, &str>| {
-        wanted.format = Format::Avro(crate::projection::AvroFormat {
-            schema: Arc::clone(&new),
-            framing,
-        });
+        wanted.format = Format::Avro(Avro::new(Arc::clone(&new), framing));
         match (decode(&wanted, value(bytes)), expected) {
             (Ok(found), Ok(v)) => assert_eq!(found.columns[0].as_deref(), Some(v)),
             (Err(found), Err(why)) => assert!(found.contains(why), "{found}"),
@@ -1460,10 +1447,7 @@ fn silent_registry() -> Arc<Registry> {
 /// Decodes values by a schema of one field.
 fn framed_by(framing: Framing, registry: &Arc<Registry>) -> Decoder {
     let mut wanted = projection(&[("v", Bigint, pointer("/v"), false)]);
-    wanted.format = Format::Avro(crate::projection::AvroFormat {
-        schema: one_field(),
-        framing,
-    });
+    wanted.format = Format::Avro(Avro::new(one_field(), framing));
     Decoder::new(&wanted, Some(registry))
 }
 
@@ -1520,7 +1504,7 @@ fn a_handler_reads_columns_by_name_and_type() {
         ("price", Numeric, pointer("/price"), false),
         ("note", Text, pointer("/note"), true),
     ]);
-    projection.tombstones = crate::projection::Tombstones::Event;
+    projection.tombstones = Some(crate::projection::Tombstones::Event);
     let partition = TopicPartition::new("t", 0);
     let whole = br#"{"amount": -5, "price": 1.10}"#;
     let gone = RecordBuilder::default();

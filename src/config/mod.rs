@@ -27,7 +27,7 @@ use section::{Section, Setting, Sources};
 
 use crate::engine::redact::{Secrets, is_secret, passwords_of_url};
 use crate::kafka::{Connection, GroupProtocol, TOKEN_ENDPOINT, refusal, reserved};
-use crate::projection::{Projection, is_near, is_topic};
+use crate::projection::{Projection, ValueLimits, is_near, is_topic};
 use crate::registry::{self, Credentials};
 use crate::sql_projection::SqlProjection;
 use crate::store::{Database, Timeouts};
@@ -52,6 +52,8 @@ pub(crate) struct Config {
     pub(crate) relay: Relay,
     pub(crate) memory: Memory,
     pub(crate) schema_registry: Option<registry::Settings>,
+    /// What the values of one record may cost.
+    pub(crate) values: ValueLimits,
     /// Where questions about this process are answered, if anywhere.
     pub(crate) http: Option<Http>,
     /// How long the bytes of resolved dead letters are kept.
@@ -166,7 +168,8 @@ pub(crate) struct Draft {
     rebuild: Option<Rebuild>,
     relay: Option<Relay>,
     memory: Option<Memory>,
-    schema_registry: Option<registry::Settings>,
+    pub(crate) schema_registry: Option<registry::Settings>,
+    values: ValueLimits,
     http: Option<Http>,
     keep_letters: Duration,
     keep_messages: Duration,
@@ -201,6 +204,7 @@ impl Draft {
                     relay,
                     memory,
                     schema_registry: self.schema_registry,
+                    values: self.values,
                     http: self.http,
                     keep_letters: self.keep_letters,
                     keep_messages: self.keep_messages,
@@ -383,8 +387,9 @@ fn read(root: &DeTable<'_>, draft: &mut Draft, sources: &mut Sources<'_>) {
     draft.http = http::read(http, sources);
     draft.keep_letters = read_dead_letters(dead_letters, sources);
     draft.schema_registry = values::read_registry(schema_registry, sources);
+    draft.values = values::read_limits(decode, sources);
     let values = values::Values {
-        limits: values::read_limits(decode, sources),
+        limits: draft.values,
         has_registry: draft.schema_registry.is_some(),
     };
     draft.projections = projections::read(projections, values, sources);

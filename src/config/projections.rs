@@ -97,13 +97,11 @@ fn read_one(
             "name at least one topic: topics = [\"orders\"]",
         );
     }
-    let format = values::read_format(&section, values, sources);
+    let mut format = values::read_format(&section, values, sources);
+    values::read_key_schema(&mut format, &section, sources);
     let gate = read_gate(name, &place, &section, sources);
     let columns = read_columns(&section, sources);
     let types = values::read_types(&section, &format, sources);
-    let known = types
-        .as_ref()
-        .map_or(Vec::new(), |types| types.known.clone());
     let entity_type = section.choice("entity_type", &EntityType::ALL, sources);
     let entity_type = entity_type.unwrap_or_default();
     let names = Names {
@@ -128,11 +126,7 @@ fn read_one(
         emits.clear();
     }
     let version = section.count("version", 1..=1_000_000, 1, sources);
-    let sql = SqlProjection {
-        applies,
-        emits,
-        types: known,
-    };
+    let sql = SqlProjection { applies, emits };
     let topic_names: Vec<&str> = topics.iter().map(|topic| &*topic.text).collect();
     let columns = columns.list;
     let mut projection = Projection::with_handler(
@@ -150,7 +144,6 @@ fn read_one(
     projection.sequence = source("sequence", &section, sources);
     projection.event_id = source("event_id", &section, sources);
     projection.columns = columns;
-    projection.key = values::read_key_schema(&format, &section, sources);
     projection.format = format;
     projection.limits = values.limits;
     projection.types = types;
@@ -172,12 +165,8 @@ fn read_one(
         ("filter", Tombstones::Filter),
         ("event", Tombstones::Event),
     ];
-    projection.tombstones = section
-        .choice("tombstones", &tombstones, sources)
-        .unwrap_or_default();
-    values::change_defaults(&mut projection, &section, sources);
-    values::check_sources(&projection, &section, sources);
-    values::check_fit(&projection, &section, sources);
+    projection.tombstones = section.choice("tombstones", &tombstones, sources);
+    projection.change_defaults();
     read_failure(&mut projection, &mut section, sources);
     projection.dead_letter_topic = section.string("dead_letter_topic", sources);
     projection.history = read_history(&section, sources);
@@ -227,19 +216,20 @@ fn read_one(
         }
     }
     for problem in projection.problems() {
-        let at = match problem.setting {
-            "name" => place.clone(),
-            // That it is missing, or no list of strings, was reported.
-            "topics" if topics.is_empty() && !is_empty_array(&section, "topics") => continue,
-            "topics" => {
-                let named = |topic: &&Setting| problem.what.contains(&format!("`{}`", topic.text));
-                match topics.iter().rfind(named) {
-                    Some(topic) => topic.place.clone(),
-                    None => section.place_of("topics", sources),
-                }
-            }
-            setting => section.place_of(setting, sources),
+        let named = |listed: Vec<Setting>| {
+            let mut listed = listed.into_iter().rev();
+            let item = listed.find(|item| problem.what.contains(&format!("`{}`", item.text)));
+            item.map(|item| item.place)
         };
+        let item = match (problem.setting, &problem.column) {
+            ("name", _) => Some(place.clone()),
+            // That it is missing, or no list of strings, was reported.
+            ("topics", _) if topics.is_empty() && !is_empty_array(&section, "topics") => continue,
+            ("topics" | "types", _) => named(section.list(problem.setting, sources)),
+            (_, Some(column)) => values::column_place(column, &section, sources),
+            _ => None,
+        };
+        let at = item.unwrap_or_else(|| section.place_of(problem.setting, sources));
         sources.problems.add(at, problem.what, problem.cure);
     }
     let known: Vec<&str> = KEYS.iter().chain(&values::KEYS).copied().collect();

@@ -1,7 +1,7 @@
 //! Text and environment in, settings or places of mistakes out.
 
 use super::*;
-use crate::projection::{First, Gate, Source, Start, Tombstones};
+use crate::projection::{Avro, Column, ColumnType, First, Format, Gate, Source, Start, Tombstones};
 
 /// All that must be there.
 const GOOD: &str = "\
@@ -141,7 +141,7 @@ sql = "SELECT _ref, memo AS payload FROM events"
     );
     assert_eq!(projection.sequence, Some(Source::Header("seq".to_owned())));
     assert_eq!(projection.event_id, Some(Source::Key));
-    assert_eq!(projection.tombstones, Tombstones::Filter);
+    assert_eq!(projection.tombstones, Some(Tombstones::Filter));
     assert_eq!(projection.start, Start::Latest);
     assert_eq!(projection.search_path, ["public"]);
     let memo = &projection.columns[1];
@@ -1336,4 +1336,59 @@ sql = "INSERT INTO b SELECT max(_sequence), max(_previous) FROM events ON CONFLI
         &two,
         &["with `gate_in` there is one `apply`: the one that writes `b`"],
     );
+}
+
+#[test]
+fn a_projection_in_rust_is_told_by_its_format_as_one_in_toml() {
+    struct Nothing;
+    impl crate::projection::BatchHandler for Nothing {
+        async fn apply(
+            &self,
+            _: &mut crate::projection::Context<'_>,
+            _: &crate::projection::Batch<'_>,
+        ) -> Result<(), crate::projection::HandlerError> {
+            Ok(())
+        }
+    }
+    let in_rust = |format: Format| {
+        let id = Source::Pointer("/id".to_owned());
+        Projection::batch("p", 1, &["t"], Gate::Newest, Nothing)
+            .entity(id.clone())
+            .column(Column::new("id", ColumnType::Text, id))
+            .format(format)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let schema = r#"{"type": "record", "name": "R", "fields": [
+        {"name": "before", "type": ["null", {"type": "record", "name": "V", "fields": [{"name": "id", "type": "string"}]}]},
+        {"name": "after", "type": ["null", "V"]}, {"name": "op", "type": "string"},
+        {"name": "source", "type": {"type": "record", "name": "S", "fields": [{"name": "lsn", "type": "long"}]}}]}"#;
+    std::fs::write(folder.path().join("r.avsc"), schema).unwrap();
+    // Without what is the handler's own: a statement, or nothing.
+    let shared = |projection: &Projection| {
+        let statements = projection.statements();
+        let (shared, _) = statements.split_once("; seed").unwrap();
+        (projection.definition(), shared.to_owned())
+    };
+    let mut found = BTreeSet::new();
+    for (settings, format) in [
+        ("format = \"debezium\"", Format::Debezium(None)),
+        (
+            "format = \"debezium\"\nschema = \"r.avsc\"\nframing = \"raw\"",
+            Format::Debezium(Some(Avro::raw(schema))),
+        ),
+        (
+            "format = \"debezium\"\nschema = \"r.avsc\"\nframing = \"single-object\"\nkey_schema = \"r.avsc\"",
+            Format::Debezium(Some(Avro::single_object(schema, &[]).key(schema))),
+        ),
+    ] {
+        let text = format!(
+            "{GOOD}[projections.p]\ntopics = [\"t\"]\ngate = \"newest\"\nentity = \"/id\"\ncolumns = {{ id = \"text\" }}\napply = [{{ sql = \"INSERT INTO b SELECT id FROM events\" }}]\n{settings}\n"
+        );
+        let draft = parse("f.toml", &text, folder.path(), std::iter::empty());
+        let config = draft.into_config().unwrap();
+        let in_rust = shared(&in_rust(format));
+        assert_eq!(in_rust, shared(&config.projections[0].projection));
+        found.insert(in_rust.1);
+    }
+    assert_eq!(found.len(), 3, "another format is another definition");
 }

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use toml::Spanned;
 use toml::de::DeValue;
 
 use super::problems::Place;
 use super::section::{File, Section, Setting, Sources};
 use crate::avro::Schema;
-use crate::codec::{RoleOf, misfit};
 use crate::projection::{
-    AvroFormat, Format, Frame, Framing, Gate, Outgoing, Projection, Source, Tombstones, Types,
-    UnknownType, ValueLimits,
+    Avro, AvroSchema, Format, Frame, Framing, Outgoing, Types, UnknownType, ValueLimits,
 };
 use crate::registry::{self, Credentials};
 
@@ -283,35 +280,33 @@ pub(super) fn read_format(
     };
     match (schema, framing) {
         (Some(schema), Some(framing)) if name == Name::Debezium => {
-            Format::Debezium(Some(AvroFormat { schema, framing }))
+            Format::Debezium(Some(Avro::new(schema, framing)))
         }
-        (Some(schema), Some(framing)) => Format::Avro(AvroFormat { schema, framing }),
+        (Some(schema), Some(framing)) => Format::Avro(Avro::new(schema, framing)),
         // What is wrong has been said.
         _ if name == Name::Debezium => Format::Debezium(None),
         _ => Format::Json,
     }
 }
 
-/// The schema by which keys are read, framed as values are.
+/// Reads the schema by which keys are read.
 pub(super) fn read_key_schema(
-    format: &Format,
+    format: &mut Format,
     section: &Section<'_>,
     sources: &mut Sources<'_>,
-) -> Option<AvroFormat> {
-    let place = section.place_of_setting("key_schema", sources)?;
-    let Some(AvroFormat { framing, .. }) = format.avro() else {
+) {
+    let Some(place) = section.place_of_setting("key_schema", sources) else {
+        return;
+    };
+    let Some(avro) = format.avro_mut() else {
         let what = "`key_schema` means nothing where values are not in Avro".to_owned();
         let cure = "remove it: keys are JSON as well, if a part of them is read";
         sources.problems.add(place, what, cure);
-        return None;
+        return;
     };
-    let schema = read_schema(section.list("key_schema", sources), sources)?;
-    let framing = match framing {
-        Framing::Confluent => Framing::Confluent,
-        Framing::SingleObject(_) => Framing::SingleObject(Vec::new()),
-        Framing::Raw(_) => Framing::Raw(Arc::clone(&schema)),
-    };
-    Some(AvroFormat { schema, framing })
+    if let Some(schema) = read_schema(section.list("key_schema", sources), sources) {
+        *avro = avro.clone().key(AvroSchema(Ok(schema)));
+    }
 }
 
 /// What is set for the payloads of an emit.
@@ -393,24 +388,9 @@ pub(super) fn read_types(
         ("park", UnknownType::Park),
     ];
     let unknown = section.choice("unknown_type", &choices, sources);
-    let mut known: Vec<String> = Vec::new();
-    for Setting { text, place } in listed {
-        if known.contains(&text) {
-            let what = format!("`types` has `{text}` twice");
-            sources.problems.add(place, what, "remove one");
-        } else {
-            known.push(text);
-        }
-    }
-    let source = match (source, format) {
-        (Some(source), _) => source,
-        // What was done to the row: truncations and messages of the log have no row.
-        (None, Format::Debezium(_)) => {
-            if known.is_empty() {
-                known = ["c", "u", "d", "r"].map(str::to_owned).to_vec();
-            }
-            Source::Envelope("/op".to_owned())
-        }
+    let types = match (source, format) {
+        (Some(source), _) => Types::new(source, &[]),
+        (None, Format::Debezium(_)) => Types::of_changes(),
         (None, _) => {
             for key in ["types", "unknown_type"] {
                 if let Some(place) = section.place_of_setting(key, sources) {
@@ -423,80 +403,15 @@ pub(super) fn read_types(
             return None;
         }
     };
-    if known.is_empty() {
-        let place = section.place_of("type", sources);
-        let what = "`type` needs `types`, those that the projection knows".to_owned();
-        let cure = "name them: types = [\"OrderPlaced\", \"OrderShipped\"]";
-        sources.problems.add(place, what, cure);
-    }
+    let known = match listed.is_empty() {
+        true => types.known,
+        false => listed.into_iter().map(|listed| listed.text).collect(),
+    };
     Some(Types {
-        source,
         known,
         unknown: unknown.unwrap_or_default(),
+        ..types
     })
-}
-
-/// What change events are taken for, unless something else is said.
-pub(super) fn change_defaults(
-    projection: &mut Projection,
-    section: &Section<'_>,
-    sources: &Sources<'_>,
-) {
-    if !matches!(projection.format, Format::Debezium(_)) {
-        return;
-    }
-    if projection.gate != Gate::None && !section.has("sequence", sources) {
-        projection.sequence = Some(Source::Envelope("/source/lsn".to_owned()));
-    }
-    // One comes after each deletion, for the log's compaction, and says nothing new.
-    if !section.has("tombstones", sources) {
-        projection.tombstones = Tombstones::Filter;
-    }
-}
-
-/// Reports sources that are of another format.
-pub(super) fn check_sources(
-    projection: &Projection,
-    section: &Section<'_>,
-    sources: &mut Sources<'_>,
-) {
-    let wrong = |source: &Source| match (source, &projection.format) {
-        (Source::Attribute(_), Format::CloudEvents)
-        | (Source::Envelope(_), Format::Debezium(_)) => None,
-        (Source::Attribute(_), _) => {
-            Some("an attribute of CloudEvents, and needs `format = \"cloudevents\"`")
-        }
-        (Source::Envelope(_), _) => {
-            Some("a part of change events, and needs `format = \"debezium\"`")
-        }
-        (Source::KeyPath(_), format) if format.avro().is_some() && projection.key.is_none() => {
-            Some("a part of the key, and needs `key_schema`, by which keys in Avro are read")
-        }
-        _ => None,
-    };
-    let types = projection.types.as_ref().map(|types| types.source.clone());
-    let own = [
-        ("entity", &projection.entity),
-        ("sequence", &projection.sequence),
-        ("event_id", &projection.event_id),
-        ("type", &types),
-    ];
-    for (key, source) in own {
-        if let Some(source) = source
-            && let Some(wrong) = wrong(source)
-        {
-            let what = format!("`{key}`: `{source}` is {wrong}");
-            let place = section.place_of(key, sources);
-            sources.problems.add(place, what, "");
-        }
-    }
-    for column in &projection.columns {
-        if let Some(wrong) = wrong(&column.source) {
-            let place = column_place(&column.name, section, sources);
-            let what = format!("column `{}`: `{}` is {wrong}", column.name, column.source);
-            sources.problems.add(place, what, "");
-        }
-    }
 }
 
 /// The last of the files, which may refer by name to what is in those before.
@@ -529,9 +444,8 @@ fn read_schema(files: Vec<Setting>, sources: &mut Sources<'_>) -> Option<Arc<Sch
     }
     let ((name, text), references) = texts.split_last()?;
     let references: Vec<&str> = references.iter().map(|(_, text)| &**text).collect();
-    let schema = Schema::parse(text, &references);
-    match schema.and_then(|schema| schema.check_defaults().map(|()| schema)) {
-        Ok(schema) => Some(Arc::new(schema)),
+    match AvroSchema::with_types(&references, text).0 {
+        Ok(schema) => Some(schema),
         Err(why) => {
             let cure = match references.is_empty() {
                 true => {
@@ -546,63 +460,19 @@ fn read_schema(files: Vec<Setting>, sources: &mut Sources<'_>) -> Option<Arc<Sch
     }
 }
 
-/// Reports what is wanted of values and is not in their schema.
-pub(super) fn check_fit(projection: &Projection, section: &Section<'_>, sources: &mut Sources<'_>) {
-    let Some(AvroFormat { schema, .. }) = projection.format.avro() else {
-        return;
+/// Where it says where a column's values stand.
+pub(super) fn column_place(
+    name: &str,
+    section: &Section<'_>,
+    sources: &Sources<'_>,
+) -> Option<Place> {
+    let DeValue::Table(columns) = section.value("columns")?.get_ref() else {
+        return None;
     };
-    // Of a change event the row as it is: as it was it is of the same type.
-    let in_row = matches!(projection.format, Format::Debezium(_));
-    let pointer = |source: &Source| match (source, &projection.key) {
-        (Source::Pointer(pointer), _) if in_row => Some((schema, format!("/after{pointer}"))),
-        (Source::Pointer(pointer) | Source::Envelope(pointer), _) => {
-            Some((schema, pointer.clone()))
-        }
-        (Source::KeyPath(pointer), Some(key)) => Some((&key.schema, pointer.clone())),
-        _ => None,
-    };
-    let roles = [
-        ("entity", &projection.entity, RoleOf::Identity),
-        ("sequence", &projection.sequence, RoleOf::Sequence),
-        ("event_id", &projection.event_id, RoleOf::Identity),
-    ];
-    for (key, source, role) in roles {
-        if let Some((schema, pointer)) = source.as_ref().and_then(pointer)
-            && let Some(why) = misfit(schema, &pointer, role)
-        {
-            let place = section.place_of(key, sources);
-            let reason = format!("`{key}`: {why}");
-            sources.problems.add_reason(place, &reason);
-        }
-    }
-    for column in &projection.columns {
-        let Some((schema, pointer)) = pointer(&column.source) else {
-            continue;
-        };
-        let role = match column.unit {
-            Some(_) => RoleOf::Counted,
-            None => RoleOf::Column(column.column_type),
-        };
-        if let Some(why) = misfit(schema, &pointer, role) {
-            let place = column_place(&column.name, section, sources);
-            let reason = format!("column `{}`: {why}", column.name);
-            sources.problems.add_reason(place, &reason);
-        }
-    }
-}
-
-fn column_place(name: &str, section: &Section<'_>, sources: &Sources<'_>) -> Place {
-    let columns = section.value("columns").map(Spanned::get_ref);
-    let value = match columns {
-        Some(DeValue::Table(columns)) => columns.get(name),
-        _ => None,
-    };
-    let Some(value) = value else {
-        return section.place_of("columns", sources);
-    };
+    let value = columns.get(name)?;
     let from = match value.get_ref() {
         DeValue::Table(table) => table.get("from"),
         _ => None,
     };
-    sources.file.place(from.unwrap_or(value).span().start)
+    Some(sources.file.place(from.unwrap_or(value).span().start))
 }

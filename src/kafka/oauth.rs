@@ -13,22 +13,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rdkafka::client::OAuthToken;
 use reqwest::Url;
 use serde::Deserialize;
+
+use crate::types::escaped;
 
 /// How long an endpoint may take: a client that waits for it does nothing else.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest token that is taken.
 const TOKEN_BYTES_MAX: usize = 1 << 20;
-
-/// All but what RFC 3986 never reserves.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
 
 const METHOD: &str = "sasl.oauthbearer.method";
 /// Of a setting: its address may have secrets in its query.
@@ -237,11 +231,6 @@ fn read(token: &str, now: SystemTime) -> Result<OAuthToken, Error> {
         principal_name: claims.sub,
         lifetime_ms: i64::try_from(ends.as_millis()).unwrap_or(i64::MAX),
     })
-}
-
-/// As a form has it.
-fn escaped(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

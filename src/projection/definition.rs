@@ -10,11 +10,11 @@ use super::bulk::Bulk;
 use super::column::Column;
 use super::entity_type::EntityType;
 use super::fold::{Fold, Folded};
+use super::format::{Format, Framing, Types, ValueLimits};
 use super::gate_in::GateIn;
 use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
 use super::outgoing::Outgoing;
 use super::source::Source;
-use crate::avro::Schema;
 use crate::engine::Class;
 use crate::types::TopicPartition;
 
@@ -83,92 +83,6 @@ pub enum Tombstones {
     Event,
 }
 
-/// The types of event that a projection tells apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Types {
-    /// Where an event's type stands.
-    pub(crate) source: Source,
-    /// Those that it knows.
-    pub(crate) known: Vec<String>,
-    pub(crate) unknown: UnknownType,
-}
-
-/// What becomes of an event of a type that the projection does not know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum UnknownType {
-    /// Its partition halts, with the type's name: nobody said what it means.
-    #[default]
-    Halt,
-    /// It means nothing here: it is counted as filtered.
-    Filter,
-    /// It cannot be applied: it is parked, and with it what follows of its entity.
-    Park,
-}
-
-/// What a record's value is.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum Format {
-    #[default]
-    Json,
-    Avro(AvroFormat),
-    /// JSON in the data of CloudEvents, in binary or structured mode.
-    CloudEvents,
-    /// Change events in JSON, or in Avro; the schema is that of the whole event.
-    Debezium(Option<AvroFormat>),
-}
-
-impl Format {
-    /// What is in Avro.
-    pub(crate) fn avro(&self) -> Option<&AvroFormat> {
-        match self {
-            Self::Avro(format) | Self::Debezium(Some(format)) => Some(format),
-            Self::Json | Self::CloudEvents | Self::Debezium(None) => None,
-        }
-    }
-}
-
-/// Values in Avro.
-#[derive(Clone, Debug)]
-pub(crate) struct AvroFormat {
-    /// The schema by which everything is read.
-    pub(crate) schema: Arc<Schema>,
-    pub(crate) framing: Framing,
-}
-
-/// How a value in Avro says which schema it was written with.
-#[derive(Clone, Debug)]
-pub(crate) enum Framing {
-    /// A zero byte and the number that a schema registry gave to the schema.
-    Confluent,
-    /// `C3 01` and the schema's fingerprint: one of these.
-    SingleObject(Vec<Arc<Schema>>),
-    /// It does not: with this one.
-    Raw(Arc<Schema>),
-}
-
-/// What the value and the headers of one record may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ValueLimits {
-    pub(crate) bytes_max: usize,
-    /// Names and values of its headers together.
-    pub(crate) headers_bytes_max: usize,
-    /// Of values that are not JSON: records and collections inside each other.
-    pub(crate) nesting_max: usize,
-    /// Of values that are not JSON: items of all collections together.
-    pub(crate) items_max: usize,
-}
-
-impl Default for ValueLimits {
-    fn default() -> Self {
-        Self {
-            bytes_max: 16 << 20,
-            headers_bytes_max: 1 << 20,
-            nesting_max: 64,
-            items_max: 1_000_000,
-        }
-    }
-}
-
 /// What becomes of a record that cannot be applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
@@ -228,13 +142,12 @@ pub struct Projection {
     pub(crate) event_id: Option<Source>,
     pub(crate) columns: Vec<Column>,
     pub(crate) format: Format,
-    /// How keys are written of which a part is read; none if they are JSON.
-    pub(crate) key: Option<AvroFormat>,
     pub(crate) types: Option<Types>,
     /// How messages are written that are not JSON, to be settled before anything is emitted.
     pub(crate) outgoing: Vec<Arc<Outgoing>>,
     pub(crate) limits: ValueLimits,
-    pub(crate) tombstones: Tombstones,
+    /// None for what is usual in the format.
+    pub(crate) tombstones: Option<Tombstones>,
     pub(crate) on_failure: OnFailure,
     pub(crate) parking: ParkingLimits,
     pub(crate) attempts_max: u32,
@@ -344,11 +257,10 @@ impl Projection {
             event_id: None,
             columns: Vec::new(),
             format: Format::default(),
-            key: None,
             types: None,
             outgoing: Vec::new(),
             limits: ValueLimits::default(),
-            tombstones: Tombstones::default(),
+            tombstones: None,
             on_failure: OnFailure::default(),
             parking: ParkingLimits::default(),
             attempts_max: 0,
@@ -391,6 +303,56 @@ impl Projection {
         self
     }
 
+    /// What a record's value is: JSON, if nothing is said. Sources, columns, [`Event::json`](super::Event::json) and
+    /// tombstones mean in each format what they mean in the configuration file.
+    ///
+    /// ```
+    /// # use tidegate::projection::{Avro, Column, ColumnType, Format, Projection, Source, Types};
+    /// # const ENTRY: &str = r#"{"type": "record", "name": "Entry", "fields": []}"#;
+    /// # fn in_avro(projection: Projection) -> Projection {
+    /// let amount = Source::Pointer("/amount".to_owned());
+    /// projection
+    ///     .format(Format::Avro(Avro::confluent(ENTRY)))
+    ///     .column(Column::new("amount", ColumnType::Bigint, amount))
+    /// # }
+    /// # fn cloud_events(projection: Projection) -> Projection {
+    /// projection
+    ///     .format(Format::CloudEvents)
+    ///     .event_id(Source::Attribute("id".to_owned()))
+    ///     .types(Types::new(Source::Attribute("type".to_owned()), &["OrderPlaced", "OrderShipped"]))
+    /// # }
+    /// ```
+    ///
+    /// With [`Format::Debezium`], unless something else is said, the sequence is the position in the source's log, the
+    /// types are [those of changes](Types::of_changes), and tombstones are filtered.
+    #[must_use]
+    pub fn format(mut self, format: Format) -> Self {
+        self.format = format;
+        self.change_defaults();
+        self
+    }
+
+    /// What change events are taken for, unless something else is said.
+    pub(crate) fn change_defaults(&mut self) {
+        if !matches!(self.format, Format::Debezium(_)) {
+            return;
+        }
+        if self.gate != Gate::None {
+            let lsn = || Source::Envelope("/source/lsn".to_owned());
+            self.sequence.get_or_insert_with(lsn);
+        }
+        self.types.get_or_insert_with(Types::of_changes);
+        // One comes after each deletion, for the log's compaction, and says nothing new.
+        self.tombstones.get_or_insert(Tombstones::Filter);
+    }
+
+    /// The types of event that are told apart, for [`Event::event_type`](super::Event::event_type); and what becomes of others.
+    #[must_use]
+    pub fn types(mut self, types: Types) -> Self {
+        self.types = Some(types);
+        self
+    }
+
     /// Where the event's id stands: turns on the inbox, which drops an id that was applied already.
     #[must_use]
     pub fn event_id(mut self, source: Source) -> Self {
@@ -401,7 +363,7 @@ impl Projection {
     /// What a record without a value means.
     #[must_use]
     pub fn tombstones(mut self, tombstones: Tombstones) -> Self {
-        self.tombstones = tombstones;
+        self.tombstones = Some(tombstones);
         self
     }
 
@@ -516,6 +478,18 @@ impl Projection {
         self.begins_anywhere || self.start == Start::Latest
     }
 
+    /// What its format needs of the configuration and does not find there.
+    pub(crate) fn lacks(&self, has_registry: bool) -> Option<String> {
+        let framing = self.format.avro().map(|avro| &avro.framing);
+        let is_lacking = matches!(framing, Some(Framing::Confluent)) && !has_registry;
+        is_lacking.then(|| {
+            format!(
+                "projection `{}`: the framing `confluent` needs [schema_registry]",
+                self.name
+            )
+        })
+    }
+
     /// The source that its messages name.
     pub(crate) fn source(&self) -> String {
         format!("/tidegate/{}", self.name)
@@ -598,22 +572,16 @@ impl Projection {
         }
     }
 
-    /// What else decides what is in the tables: the texts of SQL projections.
+    /// What else decides what is in the tables: formats and columns, the texts of SQL projections.
     ///
     /// Stored with the generation too, to say at a start that they have changed. They do not keep a claim
     /// from going on: a statement that is repaired must be able to.
     pub(crate) fn statements(&self) -> String {
-        let (columns, tombstones, seed) = (&self.columns, self.tombstones, &self.seed);
-        let format = match &self.format {
-            Format::Json => "json",
-            Format::Avro(_) => "avro",
-            Format::CloudEvents => "cloudevents",
-            Format::Debezium(_) => "debezium",
-        };
-        let schema = self.format.avro().map(|avro| &avro.schema);
-        let (types, handler) = (&self.types, self.handler.statements());
+        let (format, columns, types) = (&self.format, &self.columns, &self.types);
+        let (tombstones, seed) = (self.tombstones.unwrap_or_default(), &self.seed);
+        let handler = self.handler.statements();
         format!(
-            "format {format} {schema:?}; columns {columns:?}; types {types:?}; tombstones {tombstones:?}; seed {seed:?}; {handler}"
+            "format {format:?}; columns {columns:?}; types {types:?}; tombstones {tombstones:?}; seed {seed:?}; {handler}"
         )
     }
 }

@@ -1,6 +1,7 @@
 //! The events of a batch: decoded columns beside the records they came from.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,6 +38,15 @@ pub(crate) struct Share<'a> {
     pub(crate) refs: Range<Ref>,
 }
 
+/// Makes JSON of values that travel as something else.
+pub(crate) trait Documents: fmt::Debug + Send + Sync {
+    /// A value as JSON: what a path goes into.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that it cannot be read for now.
+    fn json(&self, partition: &TopicPartition, record: &Record) -> Result<String, HandlerError>;
+}
+
 /// All events of a batch, in batch order: share by share, by offset in each.
 #[derive(Debug)]
 pub(crate) struct Events<'a> {
@@ -50,6 +60,10 @@ pub(crate) struct Events<'a> {
     pub(crate) declared: Arc<[Column]>,
     /// Each event's type, as its place among those that the projection knows.
     pub(crate) types: Vec<Option<u16>>,
+    /// Those that it knows.
+    pub(crate) known_types: Arc<[String]>,
+    /// For values that are not JSON as they travel, where a handler may ask for them.
+    pub(crate) documents: Option<Arc<dyn Documents>>,
     pub(crate) filtered: Vec<bool>,
     /// Those that cannot be applied, as far as that is known, by their place.
     pub(crate) rejected: BTreeMap<Ref, Rejection>,
@@ -66,6 +80,12 @@ impl<'a> Events<'a> {
 
     pub(crate) fn entity(&self, event: Ref) -> &str {
         self.entities.get(event as usize).unwrap_or_default()
+    }
+
+    /// The name of its type, if the projection tells types apart; a tombstone has none.
+    pub(crate) fn event_type(&self, event: Ref) -> Option<&str> {
+        let place = self.types[event as usize]?;
+        self.known_types.get(usize::from(place)).map(String::as_str)
     }
 
     /// The entity, if it could be read.
@@ -223,13 +243,25 @@ impl<'a> Event<'a> {
         })
     }
 
-    /// The value as JSON.
+    /// The event's type, if the projection declares [types](super::Projection::types); a tombstone has none.
+    pub fn event_type(&self) -> Option<&'a str> {
+        self.events.event_type(self.reference)
+    }
+
+    /// The value as JSON, in any [format](super::Format): what a pointer goes into, so the data of a CloudEvent, and the row of
+    /// a change event. Avro becomes JSON as it does in a `jsonb` column. Where there is no value it is `null`.
     ///
     /// # Errors
     /// A terminal error that names this event, when the value is not what `T` expects.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
-        let value = self.record().value().unwrap_or_default();
-        serde_json::from_slice(value)
-            .map_err(|error| HandlerError::terminal(format!("value: {error}")).at(self))
+        let record = self.record();
+        let parsed = match &self.events.documents {
+            None => serde_json::from_slice(record.value().unwrap_or(b"null")),
+            Some(documents) => {
+                let json = documents.json(self.partition(), record);
+                serde_json::from_str(&json.map_err(|error| error.at(self))?)
+            }
+        };
+        parsed.map_err(|error| HandlerError::terminal(format!("value: {error}")).at(self))
     }
 }

@@ -10,7 +10,9 @@ mod definition;
 mod entity_type;
 mod events;
 mod exact;
+mod fit;
 mod fold;
+mod format;
 mod gate_in;
 mod handler;
 mod outgoing;
@@ -24,6 +26,7 @@ pub use definition::{First, Gate, OnFailure, ParkingLimits, Projection, Start, T
 pub use entity_type::EntityType;
 pub use events::{Batch, Event};
 pub use fold::{Columns, Fold, Messages, State};
+pub use format::{Avro, AvroSchema, Format, Types, UnknownType};
 pub use handler::{BatchHandler, EventHandler, HandlerError};
 pub use registry::{Registry, RegistryError};
 pub use source::Source;
@@ -33,10 +36,9 @@ pub use crate::types::Message;
 pub(crate) use bulk::Bulk;
 pub(crate) use column::{ColumnData, TextColumn};
 pub(crate) use context::{Emitted, HEADER_FRAMING, MESSAGE_SIZE_MAX};
-pub(crate) use definition::{
-    AvroFormat, Format, Framing, Types, UnknownType, ValueLimits, only_entity,
-};
-pub(crate) use events::{Events, Outcome, Ref, Share};
+pub(crate) use definition::only_entity;
+pub(crate) use events::{Documents, Events, Outcome, Ref, Share};
+pub(crate) use format::{Framing, ValueLimits};
 pub(crate) use gate_in::{GateIn, GateRows, PREVIOUS};
 pub(crate) use handler::Handler;
 pub(crate) use outgoing::{Frame, Outgoing};

@@ -1,9 +1,11 @@
 //! What a definition contradicts itself in, and how things may be named.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use super::definition::{First, Gate, OnFailure, Projection, Types, UnknownType};
+use super::definition::{First, Gate, OnFailure, Projection};
 use super::entity_type::EntityType;
+use super::format::{Types, UnknownType};
 
 impl Projection {
     /// Contradictions in the definition.
@@ -12,8 +14,9 @@ impl Projection {
         let mut add = |setting, what: String, cure: &'static str| {
             problems.push(Contradiction {
                 setting,
+                column: None,
                 what,
-                cure,
+                cure: cure.into(),
             });
         };
         if !is_identifier(&self.name) || self.name.len() > 40 {
@@ -138,6 +141,27 @@ impl Projection {
                 "begin with another number",
             );
         }
+        for why in self.format.avro().into_iter().flat_map(|avro| &avro.wrong) {
+            add(
+                "schema",
+                format!("not an Avro schema: {why}"),
+                "types that it refers to are given by `AvroSchema::with_types`",
+            );
+        }
+        if let Some(Types { known, .. }) = &self.types {
+            if known.is_empty() {
+                add(
+                    "type",
+                    "`type` needs `types`, those that the projection knows".to_owned(),
+                    "name them: types = [\"OrderPlaced\", \"OrderShipped\"]",
+                );
+            }
+            for (index, name) in known.iter().enumerate() {
+                if known[..index].contains(name) {
+                    add("types", format!("`types` has `{name}` twice"), "remove one");
+                }
+            }
+        }
         let filters = |types: &Types| types.unknown == UnknownType::Filter;
         if matches!(self.gate, Gate::Next { .. }) && self.types.as_ref().is_some_and(filters) {
             add(
@@ -161,6 +185,10 @@ impl Projection {
                 SOURCE_CURE,
             );
         }
+        // By a schema that is none everything is wrong.
+        if self.format.avro().is_none_or(|avro| avro.wrong.is_empty()) {
+            problems.extend(self.misfits());
+        }
         problems
     }
 }
@@ -169,13 +197,28 @@ impl Projection {
 #[derive(Debug)]
 pub(crate) struct Contradiction {
     pub(crate) setting: &'static str,
+    /// The column that is at fault.
+    pub(crate) column: Option<String>,
     pub(crate) what: String,
-    pub(crate) cure: &'static str,
+    pub(crate) cure: Cow<'static, str>,
+}
+
+impl Contradiction {
+    /// For a reason that ends with its cure, after a semicolon.
+    pub(super) fn of(setting: &'static str, reason: &str) -> Self {
+        let (what, cure) = reason.split_once("; ").unwrap_or((reason, ""));
+        Self {
+            setting,
+            column: None,
+            what: what.to_owned(),
+            cure: cure.to_owned().into(),
+        }
+    }
 }
 
 impl fmt::Display for Contradiction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.cure {
+        match &*self.cure {
             "" => f.write_str(&self.what),
             cure => write!(f, "{}; {cure}", self.what),
         }

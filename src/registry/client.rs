@@ -3,23 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Certificate, Identity, StatusCode};
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::Settings;
+use crate::types::escaped;
 
 /// The longest answer that is read, and the most that is read of a schema with those it refers to.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// The most schemas that one refers to, over all steps.
 const REFERENCES_MAX: usize = 200;
-/// All but what RFC 3986 never reserves.
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
 /// Namespace of fingerprints.
 const FINGERPRINTS: Uuid = Uuid::from_u128(0x6f0d_4a17_9b0e_4f1c_8a3d_51b7_30c2_e94a);
 
@@ -313,11 +307,6 @@ fn told(error: reqwest::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// A subject as a part of a path.
-fn escaped(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 /// The same text for the same JSON.

@@ -14,7 +14,6 @@ pub(super) fn query<'q>(
     statement: &Statement,
     batch: &Batch<'_>,
     step: &[Ref],
-    types: &[String],
 ) -> Result<Bound<'q>, String> {
     let events = batch.events;
     let same = |a: &Ref, b: &Ref| events.entity(*a) == events.entity(*b);
@@ -34,7 +33,7 @@ pub(super) fn query<'q>(
                 Parameter::Own(column) if OWN_COLUMNS[*column].0 == PREVIOUS => {
                     query.bind(previous(batch, refs))
                 }
-                Parameter::Own(column) => own(query, OWN_COLUMNS[*column].0, events, refs, types)?,
+                Parameter::Own(column) => own(query, OWN_COLUMNS[*column].0, events, refs)?,
             };
         }
     }
@@ -86,7 +85,6 @@ fn own<'q>(
     column: &str,
     events: &Events<'_>,
     refs: &[Ref],
-    types: &[String],
 ) -> Result<Bound<'q>, String> {
     Ok(match column {
         "_ref" => query.bind(
@@ -122,16 +120,10 @@ fn own<'q>(
                 .map(|event| events.records[*event as usize].time())
                 .collect::<Vec<_>>(),
         ),
-        "_type" => {
-            let name = |event: &Ref| {
-                Some(
-                    types
-                        .get(usize::from(events.types[*event as usize]?))?
-                        .as_str(),
-                )
-            };
-            bind_texts(query, refs.iter().map(name).collect())
-        }
+        "_type" => bind_texts(
+            query,
+            refs.iter().map(|event| events.event_type(*event)).collect(),
+        ),
         "_tombstone" => query.bind(
             refs.iter()
                 .map(|event| events.records[*event as usize].value().is_none())

@@ -99,8 +99,6 @@ pub(crate) struct Emit {
 pub(crate) struct SqlProjection {
     pub(crate) applies: Vec<Statement>,
     pub(crate) emits: Vec<Emit>,
-    /// The types of event that the projection knows.
-    pub(crate) types: Vec<String>,
 }
 
 impl Statement {
@@ -290,7 +288,7 @@ impl SqlProjection {
             if step.is_empty() {
                 continue;
             }
-            let done = bind::query(statement, batch, &step, &self.types)
+            let done = bind::query(statement, batch, &step)
                 .map_err(|error| HandlerError::new(Class::Halt, error.to_string()))?
                 .execute(ctx.connection())
                 .await
@@ -312,7 +310,7 @@ impl SqlProjection {
             if step.is_empty() {
                 continue;
             }
-            let rows = bind::query(&emit.statement, batch, &step, &self.types)
+            let rows = bind::query(&emit.statement, batch, &step)
                 .map_err(|error| HandlerError::new(Class::Halt, error.to_string()))?
                 .fetch_all(ctx.connection())
                 .await

@@ -9,7 +9,6 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::{Given, Test};
-use crate::avro;
 use crate::projection::Projection;
 
 /// A file of tests.
@@ -111,7 +110,7 @@ impl Case {
     pub(crate) fn of<'p>(&self, projection: &'p Projection) -> Result<Test<'p>, String> {
         let mut test = Test::of(projection).prepare(&self.prepare);
         for (number, event) in (1..).zip(&self.given) {
-            let given = event.given(projection);
+            let given = event.given().written_for(projection);
             test = test.given(
                 given.map_err(|why| format!("test \"{}\", event {number}: {why}", self.name))?,
             );
@@ -133,12 +132,9 @@ impl Case {
 }
 
 impl Event {
-    fn given(&self, projection: &Projection) -> Result<Given, String> {
+    fn given(&self) -> Given {
         let mut given = match (&self.value, &self.text) {
-            (Some(value), _) => match projection.format.avro() {
-                None => Given::json(value.clone()),
-                Some(format) => Given::bytes(avro::encode(&format.schema, value)?),
-            },
+            (Some(value), _) => Given::json(value.clone()),
             (None, Some(text)) => Given::bytes(&**text),
             (None, None) => Given::default(),
         };
@@ -152,10 +148,10 @@ impl Event {
         for (name, value) in &self.headers {
             given = given.header(name, &**value);
         }
-        Ok(match self.timestamp {
+        match self.timestamp {
             Some(time) => given.timestamp_ms(time),
             None => given,
-        })
+        }
     }
 }
 

@@ -34,6 +34,7 @@ use serde_json::Value;
 pub(crate) use self::fixture::{Case, read};
 use self::outcome::Outcome;
 use self::variation::Variation;
+use crate::avro;
 use crate::projection::Projection;
 use crate::runtime::{self, Rehearsal, RehearsalError};
 use crate::store::{self, Database, Timeouts, migration, scratch};
@@ -49,17 +50,33 @@ pub struct Given {
     partition: i32,
     key: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
+    /// A value that is still to be written as the projection's format has it.
+    json: Option<Value>,
     headers: Vec<Header>,
     timestamp_ms: Option<i64>,
 }
 
 impl Given {
-    /// An event with this value.
+    /// An event with this value. Where values are Avro it is written with the projection's schema, as the `jsonb` columns of
+    /// such values have it; a change event is written as a whole.
+    ///
+    /// ```
+    /// # use serde_json::json;
+    /// # use tidegate::testing::Given;
+    /// let change = json!({ "op": "c", "source": { "lsn": 7 }, "after": { "id": 1, "name": "Ann" } });
+    /// let given = Given::json(change);
+    /// let cloud_event = Given::json(json!({ "total": 5 }))
+    ///     .header("ce_specversion", "1.0")
+    ///     .header("ce_type", "OrderPlaced");
+    /// ```
     pub fn json(value: Value) -> Self {
-        Self::bytes(value.to_string())
+        Self {
+            json: Some(value),
+            ..Self::default()
+        }
     }
 
-    /// An event with these bytes as its value.
+    /// An event with these bytes as its value; a datum without a frame where values are Avro.
     pub fn bytes(value: impl Into<Vec<u8>>) -> Self {
         Self {
             value: Some(value.into()),
@@ -108,6 +125,23 @@ impl Given {
     pub fn timestamp_ms(mut self, timestamp_ms: i64) -> Self {
         self.timestamp_ms = Some(timestamp_ms);
         self
+    }
+
+    /// The same with its value written.
+    ///
+    /// # Errors
+    /// What of it the projection's schema does not take.
+    fn written_for(self, projection: &Projection) -> Result<Self, String> {
+        let value = match (&self.json, projection.format.avro()) {
+            (None, _) => self.value,
+            (Some(json), None) => Some(json.to_string().into_bytes()),
+            (Some(json), Some(avro)) => Some(avro::encode(&avro.schema, json)?),
+        };
+        Ok(Self {
+            value,
+            json: None,
+            ..self
+        })
     }
 
     fn partition_of(&self, projection: &Projection) -> TopicPartition {
@@ -255,10 +289,24 @@ impl<'p> Test<'p> {
     }
 
     pub(crate) async fn run_at(&self, server: &Database) -> Result<(), Failed> {
+        let wrong = |what: &str, why: String| Failed::NotApplied {
+            projection: self.projection.name.clone(),
+            variation: what.to_owned(),
+            why,
+        };
+        // As where it is registered.
+        if let Some(problem) = self.projection.problems().into_iter().next() {
+            return Err(wrong("its definition", problem.to_string()));
+        }
+        let mut written = self.clone();
+        for (number, given) in (1..).zip(&mut written.given) {
+            let value = given.clone().written_for(self.projection);
+            *given = value.map_err(|why| wrong(&format!("event {number}"), why))?;
+        }
         let mut connection = server.connect("tidegate test").await?;
         let name = format!("tidegate_test_{:016x}", fastrand::u64(..));
         scratch::create(&mut connection, &name).await?;
-        let done = self.run_in(&server.named(&name)).await;
+        let done = written.run_in(&server.named(&name)).await;
         scratch::drop(&mut connection, &name).await?;
         done
     }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows the rest of the crate.
 
+mod escaped;
 mod header_names;
 mod message;
 mod record;
@@ -10,6 +11,7 @@ mod trace_context;
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use escaped::escaped;
 pub(crate) use header_names::HeaderNames;
 pub use message::Message;
 pub(crate) use record::Anchor;

@@ -9,6 +9,7 @@ use chrono::DateTime;
 use serde_json::{Value, json};
 
 use crate::harness::{LONG, Message, RegistryServer, World};
+use crate::kinds::{KINDS, balances_of, messages_of};
 
 fn file(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -56,7 +57,8 @@ fn payloads(messages: BTreeMap<String, Vec<Message>>) -> BTreeMap<String, Vec<Va
     payloads
 }
 
-// I1, I6: the same entries, half of them written before the schema changed, come to the same tables and messages.
+// I1, I6: the same entries, half of them written before the schema changed, come to the same tables and messages, in SQL and in
+// all kinds of Rust (`examples/ledger_kinds.rs`).
 #[test]
 fn the_ledger_in_avro_comes_to_what_it_comes_to_in_json() {
     let registry = RegistryServer::start();
@@ -83,15 +85,28 @@ fn the_ledger_in_avro_comes_to_what_it_comes_to_in_json() {
     }
     sender.flush();
 
-    let _processes = [in_json.start("json"), in_avro.start("avro")];
+    let avro = in_avro.launch("avro").example("ledger_kinds");
+    let avro = avro
+        .env("ENTRIES_FORMAT", "avro")
+        .env("ENTRIES_TOPIC", in_avro.incoming())
+        .env("OVERDRAFTS_TOPIC", in_avro.outgoing());
+    let _processes = [in_json.start("json"), avro.start()];
     in_json.assert_exact();
     in_avro.wait_until_done(LONG);
     let (expected, found) = (in_json.stored(), in_avro.stored());
     assert_eq!(found.balances, expected.balances);
     assert_eq!(found.turnover, expected.turnover);
-    let mut expected = expected.messages;
-    expected.retain(|stream, _| stream.starts_with("balances/"));
-    assert_eq!(payloads(found.messages), payloads(expected));
+    let [expected, found] = [expected.messages, found.messages].map(|mut messages| {
+        messages.retain(|stream, _| stream.starts_with("balances/"));
+        payloads(messages)
+    });
+    assert_eq!(found, expected);
+    let in_rust = KINDS[2..].iter();
+    for kind in in_rust {
+        assert_eq!(balances_of(&in_avro, kind), balances_of(&in_avro, KINDS[0]));
+        assert_eq!(messages_of(&in_avro, kind), messages_of(&in_avro, KINDS[0]));
+    }
+    assert_eq!(in_avro.parked(), 0);
     in_avro.tidegate(&["verify"]).expect(0);
 }
 

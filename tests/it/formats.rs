@@ -268,7 +268,7 @@ ON CONFLICT (id) DO UPDATE SET name = excluded.name, credit = excluded.credit, s
 sql = "DELETE FROM customer WHERE id IN (SELECT id FROM latest WHERE _type = 'd')"
 "#;
 
-const MIRROR_TABLE: &str = "
+pub(crate) const MIRROR_TABLE: &str = "
 CREATE TABLE customer (id bigint PRIMARY KEY, name text NOT NULL, credit numeric, since timestamptz NOT NULL, born date)";
 
 /// The customers as `id name credit since born`.
@@ -393,7 +393,7 @@ fn a_table_is_mirrored_from_its_change_events() {
 }
 
 /// The schema of the same change events in Avro, as Debezium registers it, but for what nobody reads.
-const ENVELOPE: &str = r#"{"type": "record", "name": "Envelope", "namespace": "shop.public.customers", "fields": [
+pub(crate) const ENVELOPE: &str = r#"{"type": "record", "name": "Envelope", "namespace": "shop.public.customers", "fields": [
     {"name": "before", "type": ["null", {"type": "record", "name": "Value", "fields": [
         {"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]},
         {"name": "credit", "type": ["null", {"type": "bytes", "scale": 2, "precision": 12, "logicalType": "decimal"}], "default": null},

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Expected, LONG, LogRecord, Message, World, wait_until};
 
-const KINDS: [&str; 6] = [
+pub(crate) const KINDS: [&str; 6] = [
     "balances",
     "balances_with_gate",
     "balances_folded",
@@ -166,7 +166,7 @@ fn readable(world: &World) -> Vec<LogRecord> {
     log
 }
 
-fn balances_of(world: &World, kind: &str) -> BTreeMap<String, (i64, i64)> {
+pub(crate) fn balances_of(world: &World, kind: &str) -> BTreeMap<String, (i64, i64)> {
     let rows: Vec<(String, i64, i64)> = world.db.rows(&format!(
         "SELECT account, amount, entries FROM {kind}.balance"
     ));
@@ -174,9 +174,9 @@ fn balances_of(world: &World, kind: &str) -> BTreeMap<String, (i64, i64)> {
 }
 
 /// Keys and payloads of messages, by partition of their record.
-type Contents = BTreeMap<String, Vec<(String, Value)>>;
+pub(crate) type Contents = BTreeMap<String, Vec<(String, Value)>>;
 
-fn messages_of(world: &World, kind: &str) -> Contents {
+pub(crate) fn messages_of(world: &World, kind: &str) -> Contents {
     let stored = Expected {
         messages: world.outbox(),
         ..Expected::default()

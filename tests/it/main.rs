@@ -35,6 +35,7 @@ mod entity_type;
 mod explain;
 mod fence;
 mod formats;
+mod formats_in_rust;
 mod gate;
 mod gate_in;
 mod group;

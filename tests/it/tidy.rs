@@ -111,7 +111,10 @@ const KNOWS: [(&str, &[&str]); 21] = [
     ("health", &["types"]),
     ("http", &["health", "telemetry"]),
     ("avro", &[]),
-    ("registry", &["avro", "engine", "store", "telemetry"]),
+    (
+        "registry",
+        &["types", "avro", "engine", "store", "telemetry"],
+    ),
     ("projection", &["types", "engine", "avro", "store", "cli"]),
     (
         "codec",

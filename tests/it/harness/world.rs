@@ -524,6 +524,8 @@ impl World {
                         .db
                         .rows("SELECT partition, record_offset FROM lines.line ORDER BY 1, 2");
                 }
+                // The kinds of Rust, which a test compares with the one in SQL.
+                other if other.starts_with("balances_") => {}
                 other => panic!("no oracle for {other}"),
             }
         }

@@ -1,12 +1,15 @@
-//! Whether a schema has what a projection wants, told before any record comes.
+//! Whether a format and its schema have what a projection wants, told before any record comes.
 
-use super::json::tokens;
-use crate::avro::{Kind, Schema};
-use crate::projection::{ColumnType, is_near};
+use super::column::{Column, ColumnType};
+use super::definition::Projection;
+use super::format::{Avro, Format};
+use super::problems::{Contradiction, is_near};
+use super::source::Source;
+use crate::avro::{Kind, Schema, tokens};
 
 /// What a path is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RoleOf {
+enum RoleOf {
     /// An entity or an event id.
     Identity,
     Sequence,
@@ -15,9 +18,78 @@ pub(crate) enum RoleOf {
     Counted,
 }
 
+impl Projection {
+    /// Sources that the format does not have, or whose values cannot be what is wanted of them.
+    pub(super) fn misfits(&self) -> Vec<Contradiction> {
+        let types = self.types.as_ref().map(|types| types.source.clone());
+        let own = [
+            ("entity", &self.entity, Some(RoleOf::Identity)),
+            ("sequence", &self.sequence, Some(RoleOf::Sequence)),
+            ("event_id", &self.event_id, Some(RoleOf::Identity)),
+            ("type", &types, None),
+        ];
+        let own = own.into_iter().filter_map(|(setting, source, role)| {
+            let why = self.why_not(source.as_ref()?, role)?;
+            Some(Contradiction::of(setting, &format!("`{setting}`: {why}")))
+        });
+        let columns = self.columns.iter().filter_map(|column| {
+            let why = self.why_not(&column.source, Some(role_of(column)))?;
+            let what = format!("column `{}`: {why}", column.name);
+            Some(Contradiction {
+                column: Some(column.name.clone()),
+                ..Contradiction::of("columns", &what)
+            })
+        });
+        own.chain(columns).collect()
+    }
+
+    /// What keeps what stands at a source from being what is wanted.
+    fn why_not(&self, source: &Source, role: Option<RoleOf>) -> Option<String> {
+        let avro = self.format.avro();
+        let (schema, pointer) = match (source, &self.format, avro) {
+            (Source::Attribute(_), Format::CloudEvents, _) => return None,
+            (Source::Attribute(_), ..) => {
+                return Some(format!(
+                    "`{source}` is an attribute of CloudEvents, and needs `format = \"cloudevents\"`"
+                ));
+            }
+            (Source::Envelope(pointer), Format::Debezium(avro), _) => {
+                (&avro.as_ref()?.schema, pointer.clone())
+            }
+            (Source::Envelope(_), ..) => {
+                return Some(format!(
+                    "`{source}` is a part of change events, and needs `format = \"debezium\"`"
+                ));
+            }
+            (Source::KeyPath(pointer), _, Some(Avro { key: Some(key), .. })) => {
+                (&key.schema, pointer.clone())
+            }
+            (Source::KeyPath(_), _, Some(_)) => {
+                return Some(format!(
+                    "`{source}` is a part of the key, and needs `key_schema`, by which keys in Avro are read"
+                ));
+            }
+            // The row as it is: as it was it is of the same type.
+            (Source::Pointer(pointer), Format::Debezium(Some(avro)), _) => {
+                (&avro.schema, format!("/after{pointer}"))
+            }
+            (Source::Pointer(pointer), _, Some(avro)) => (&avro.schema, pointer.clone()),
+            _ => return None,
+        };
+        misfit(schema, &pointer, role?)
+    }
+}
+
+fn role_of(column: &Column) -> RoleOf {
+    match column.unit {
+        Some(_) => RoleOf::Counted,
+        None => RoleOf::Column(column.column_type),
+    }
+}
+
 /// What keeps a schema's value at a path from being what is wanted; none if nothing does. With a cure after a
 /// semicolon.
-pub(crate) fn misfit(schema: &Schema, pointer: &str, role: RoleOf) -> Option<String> {
+fn misfit(schema: &Schema, pointer: &str, role: RoleOf) -> Option<String> {
     let path: Vec<String> = tokens(pointer).collect();
     let kinds = match schema.at(&path) {
         Ok(kinds) => kinds,
