@@ -221,9 +221,9 @@ impl Group {
             }
         }
         failpoint::reach(failpoint::MIRROR_BEFORE_COMMIT);
-        self.state().mirroring.sent = Some(Instant::now());
+        self.state().mirroring.begin();
         if let Err(error) = commit(consumer, &offsets) {
-            self.state().mirroring.answered();
+            self.state().mirroring.not_sent();
             telemetry::not_mirrored(&self.name);
             debug!(group = self.name, %error, "positions not mirrored");
         }
@@ -575,9 +575,9 @@ impl PollThread {
             if let Some(by) = stop_by {
                 let (empty, answered) = {
                     let state = group.state();
-                    (state.assigned.is_empty(), state.mirroring.sent.is_none())
+                    (state.assigned.is_empty(), state.mirroring.all_answered())
                 };
-                // librdkafka leaves the group once the last commit is answered, and not if it is closed before.
+                // librdkafka leaves the group once all commits are answered, and not if it is closed before.
                 if empty && answered || Instant::now() >= by {
                     let _ = self.consumer.poll(POLL);
                     return Ok(());
