@@ -51,7 +51,7 @@ use clap::{Parser, Subcommand};
 use crate::config::{self, Config};
 use crate::projection::{Projection, Registry};
 use crate::registry::Registry as SchemaRegistry;
-use crate::runtime::RepositionError;
+use crate::runtime::{self, RepositionError};
 use crate::store::{self, Database, server};
 
 /// Applies Kafka events to Postgres exactly once.
@@ -311,8 +311,11 @@ fn can_ask() -> Done {
 }
 
 /// Who acts, for the record.
+/// Who says it, for `operation`. In a container there is often nobody's name.
 fn who(command: &str) -> String {
-    let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
+    let mut names = ["USER", "LOGNAME"].into_iter();
+    let user = names.find_map(|name| std::env::var(name).ok());
+    let user = user.unwrap_or_else(|| format!("somebody at {}", runtime::host()));
     format!("{user} (tidegate {command})")
 }
 
