@@ -57,7 +57,10 @@ impl Builds {
         let (mut connection, mut mine) = (None, BTreeMap::new());
         loop {
             match self.look(&mut connection).await {
-                Ok((under_way, live)) => self.see(&under_way, &live, &mut mine).await,
+                Ok((under_way, live)) => {
+                    self.see(&under_way, &live, &mut mine).await;
+                    self.decline(&under_way, &mut connection).await;
+                }
                 Err(error) => {
                     debug!(%error, "not known what is being built");
                     connection = None;
@@ -92,6 +95,40 @@ impl Builds {
             Ok((under_way, live.into_iter().collect()))
         };
         store::within("looking for builds", limit, look).await
+    }
+
+    /// Tells of builds that nobody works on why this process does not, if it is nearly able to.
+    async fn decline(&self, under_way: &[UnderWay], connection: &mut Option<PgConnection>) {
+        for build in under_way {
+            let (Some(why), Some(of)) = (self.declines(build), connection.as_mut()) else {
+                continue;
+            };
+            let why = format!("{} has its definition, but {why}", self.service.owner);
+            let told = generation::decline(of, (&build.projection, build.number), &why);
+            let limit = self.service.database.timeouts.statement;
+            if let Err(error) = store::within("telling why nobody builds", limit, told).await {
+                debug!(%error, "not told why this process does not build");
+                *connection = None;
+            }
+        }
+    }
+
+    fn declines(&self, build: &UnderWay) -> Option<&'static str> {
+        let mut all = self.projections.iter();
+        let projection = all.find(|projection| projection.name == build.projection)?;
+        let (made, config) = (made(projection), &self.service.config);
+        if build.taken || !build.is_detached() || build.made.definition != made.definition {
+            return None;
+        }
+        if build.made != made {
+            Some("other statements, or another seed or setup")
+        } else if !config.rebuild.enabled {
+            Some("`rebuild.enabled = false`")
+        } else {
+            config
+                .pooled
+                .then_some("`postgres.pooler = \"transaction\"`, behind which nobody can build")
+        }
     }
 
     async fn see(
