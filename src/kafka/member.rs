@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::client::{ClientContext, OAuthToken};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::Message;
@@ -233,6 +234,10 @@ impl Group {
 
 impl ClientContext for Callbacks {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = Client::ENABLE_REFRESH_OAUTH_TOKEN;
+
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.1.log(level, facility, message);
+    }
 
     fn error(&self, error: KafkaError, reason: &str) {
         if !self.1.note(&error, reason) {
