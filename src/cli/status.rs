@@ -181,8 +181,12 @@ fn print(positions: &[Position], builds: &[UnderWay], streams: &[Stream], logs: 
                 first.projection
             );
         }
-        if let Some(build) = waiting(builds, &first.projection) {
-            println!("it is left to the service, and {}", waits(&build.waiting));
+        for build in of(builds, &first.projection) {
+            if build.waits() {
+                println!("the service is to build it; {}", waits(&build.waiting));
+            } else if !build.trouble.is_empty() {
+                println!("the build does not go on: {}", build.trouble);
+            }
         }
         print_partitions(rows, logs);
         for row in rows {
@@ -214,10 +218,10 @@ fn print(positions: &[Position], builds: &[UnderWay], streams: &[Stream], logs: 
     }
 }
 
-/// What is left to the service to build, and nobody does.
-fn waiting<'b>(builds: &'b [UnderWay], projection: &str) -> Option<&'b UnderWay> {
-    let mut builds = builds.iter();
-    builds.find(|build| build.projection == projection && build.waits())
+fn of<'b>(builds: &'b [UnderWay], projection: &str) -> impl Iterator<Item = &'b UnderWay> {
+    builds
+        .iter()
+        .filter(move |build| build.projection == projection)
 }
 
 /// A column of counts: its name, and how many of a partition's records are meant.
@@ -285,7 +289,7 @@ fn as_json(positions: &[Position], builds: &[UnderWay], streams: &[Stream], logs
         })
     };
     let projection = |rows: &[Position]| {
-        let build = waiting(builds, &rows[0].projection);
+        let build = of(builds, &rows[0].projection).find(|build| build.waits());
         json!({
             "name": rows[0].projection, "generation": rows[0].generation, "building": rows[0].building,
             "build_waits": build.map(|build| waiting_json(&build.waiting)),

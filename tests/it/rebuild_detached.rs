@@ -129,7 +129,7 @@ fn a_build_that_no_process_takes_says_since_when_and_what_is_missing() {
     };
     tells(
         &world,
-        "it takes one of `tidegate run` with its configuration, and none is known; it was left to the service 20",
+        "UTC): it takes one of `tidegate run` with its configuration, and none is known",
     );
     let left = &status(&world, "balances")["beside"][0]["waiting"]["left_at"];
     assert!(left.is_string(), "{left}");
@@ -143,17 +143,14 @@ fn a_build_that_no_process_takes_says_since_when_and_what_is_missing() {
         .launch("off")
         .env("TIDEGATE__REBUILD__ENABLED", "false");
     let off = off.start();
-    tells(
-        &world,
-        "has its definition, but `rebuild.enabled = false`; it was left",
-    );
+    tells(&world, "has its definition, but `rebuild.enabled = false`");
     off.stop();
     let (right, wrong) = ("sum(amount), count(*)", "sum(amount), count(amount)");
     world.change_projections(right, wrong);
     let other = world.start("other");
     tells(
         &world,
-        "has its definition, but other statements, or another seed or setup; it was left",
+        "has its definition, but other statements, or another seed or setup",
     );
     other.stop();
     world.change_projections(wrong, right);

@@ -63,14 +63,14 @@ fn service(beside: &Beside, taken: bool) -> Option<String> {
 
 /// Since when nobody builds what was left to the service, and what is missing.
 pub(in crate::cli) fn waits(waiting: &Waiting) -> String {
-    let since = waiting.left_at.map_or_else(String::new, |at| {
-        format!("; it was left to the service {}", time(at))
-    });
+    let since = waiting
+        .left_at
+        .map_or_else(String::new, |at| format!(" (left to it {})", time(at)));
     let missing = match &*waiting.declined {
         "" => "it takes one of `tidegate run` with its configuration, and none is known",
         declined => declined,
     };
-    format!("no process does at the moment: {missing}{since}")
+    format!("no process does at the moment{since}: {missing}")
 }
 
 pub(in crate::cli) fn waiting_json(waiting: &Waiting) -> Value {
