@@ -23,7 +23,7 @@ use crate::http::{Action, Answered, Answering, Asked, Operations};
 use crate::kafka::{Cluster, Connection};
 use crate::projection::Projection;
 use crate::registry::Registry as SchemaRegistry;
-use crate::runtime::{self, Operator};
+use crate::runtime::{self, BeforeReset, Operator};
 use crate::store::dead_letter::{self, Chosen};
 use crate::store::operation::{self, Recorded};
 use crate::store::{self, Database};
@@ -217,8 +217,11 @@ impl Inner {
         let target = reset::target(&to, &projection.topics)
             .map_err(|why| Failed::new(WRONG, anyhow::anyhow!("`to`: {why}")))?;
         let cluster = Cluster::new(&self.kafka)?;
+        // In the middle of a deployment it may be one of either version that is asked.
+        let before = BeforeReset::Same;
         if body.dry_run {
-            let plan = runtime::plan_reset(connection, &cluster, projection, &target).await;
+            let plan = runtime::plan_reset(connection, &cluster, projection, before, &target);
+            let plan = plan.await;
             return Ok(reset::planned(&plan.map_err(reset::failed)?));
         }
         if !body.yes {
@@ -228,10 +231,8 @@ impl Inner {
             );
             return Err(Failed::new(WRONG, error));
         }
-        let new_logs = &body.new_log;
-        let reset = runtime::reset(
-            connection, &cluster, projection, &target, new_logs, operator,
-        );
+        let asked = (&target, &*body.new_log);
+        let reset = runtime::reset(connection, &cluster, projection, before, asked, operator);
         let limit = operator.timeouts.transaction();
         let done = store::within("the reset", limit, reset).await;
         let done = done.map_err(reset::failed)?;

@@ -2,7 +2,7 @@
 
 use sqlx::postgres::PgDatabaseError;
 
-use super::{CODE_CONFIGURATION, ConfigArgument, Done, Failed, connect, environment};
+use super::{CODE_CONFIGURATION, ConfigArgument, Done, Failed, environment, reach};
 use crate::config::{self, Configured, Draft, File, Place, Problems};
 use crate::projection::Registry;
 use crate::sql_projection::{self, Unchecked};
@@ -89,7 +89,7 @@ async fn ask_database(draft: &mut Draft, file: &str) -> Done {
         ..failed
     };
     let database = Database::new(url, *timeouts)?.pooled(*pooled);
-    let mut connection = connect(&database).await.map_err(unchecked)?;
+    let mut connection = reach(&database).await.map_err(unchecked)?;
     let file = File::new(file, &draft.text);
     for configured in &draft.projections {
         let checked = sql_projection::check(

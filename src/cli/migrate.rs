@@ -1,12 +1,12 @@
 //! `tidegate migrate`.
 
-use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database_itself};
+use super::{CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, database_itself, reach};
 use crate::store::migration::{self, State};
 
 pub(super) async fn execute(arguments: ConfigArgument) -> Done {
     let config = arguments.load()?;
     let database = database_itself(&config).await?;
-    let mut connection = connect(&database).await?;
+    let mut connection = reach(&database).await?;
     match migration::state(&mut connection).await? {
         State::Current => println!("schema tidegate in {} is up to date", database.place()),
         State::Behind { applied, known } => {

@@ -51,7 +51,8 @@ use clap::{Parser, Subcommand};
 use crate::config::{self, Config};
 use crate::projection::{Projection, Registry};
 use crate::registry::Registry as SchemaRegistry;
-use crate::runtime::RepositionError;
+use crate::runtime::{self, RepositionError, RunError};
+use crate::store::migration::{self, State};
 use crate::store::{self, Database, server};
 
 /// Applies Kafka events to Postgres exactly once.
@@ -311,8 +312,11 @@ fn can_ask() -> Done {
 }
 
 /// Who acts, for the record.
+/// Who says it, for `operation`. In a container there is often nobody's name.
 fn who(command: &str) -> String {
-    let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
+    let mut names = ["USER", "LOGNAME"].into_iter();
+    let user = names.find_map(|name| std::env::var(name).ok());
+    let user = user.unwrap_or_else(|| format!("somebody at {}", runtime::host()));
     format!("{user} (tidegate {command})")
 }
 
@@ -352,14 +356,27 @@ async fn database_itself(config: &Config) -> Result<Database, Failed> {
         return refused("`postgres.pooler` says that there are none");
     }
     // Nobody need have said so: a newer PgBouncer keeps prepared statements and works without.
-    let (mut one, mut other) = (connect(&database).await?, connect(&database).await?);
+    let (mut one, mut other) = (reach(&database).await?, reach(&database).await?);
     match server::is_shared(&mut one, &mut other).await? {
         true => refused("connections share sessions, as behind a pooler in transaction mode"),
         false => Ok(database),
     }
 }
 
+/// For what needs Tidegate's own tables: a name that is missing in them would not say what is the matter.
 async fn connect(database: &Database) -> Result<sqlx::PgConnection, Failed> {
+    let mut connection = reach(database).await?;
+    match migration::state(&mut connection).await? {
+        // Who is older than the schema goes on.
+        State::Current | State::Ahead { .. } => Ok(connection),
+        State::Behind { applied, known } => {
+            let error = RunError::Behind { applied, known };
+            Err(Failed::new(CODE_NEEDS_A_PERSON, error))
+        }
+    }
+}
+
+async fn reach(database: &Database) -> Result<sqlx::PgConnection, Failed> {
     let connected = database.connect("tidegate cli").await;
     connected.map_err(|error| {
         // As one text: the error's own says what its sources say.

@@ -14,7 +14,7 @@ use super::{
 use crate::engine::Class;
 use crate::kafka::Cluster;
 use crate::projection::{Projection, Registry};
-use crate::runtime::{self, Move, Operator, ResetError, ResetPlan, Target};
+use crate::runtime::{self, BeforeReset, Move, Operator, ResetError, ResetPlan, Target};
 use crate::store;
 use crate::store::schema::Problem;
 use crate::types::TopicPartition;
@@ -68,7 +68,9 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     let database = database(&config)?;
     let mut connection = connect(&database).await?;
     let cluster = Cluster::new(&config.kafka)?;
-    let plan = runtime::plan_reset(&mut connection, &cluster, projection, &target);
+    // Whoever says it has chosen the configuration, a new definition included.
+    let before = BeforeReset::Any;
+    let plan = runtime::plan_reset(&mut connection, &cluster, projection, before, &target);
     let plan = plan.await.map_err(failed)?;
     show(&plan, projection, &database.place());
     if arguments.dry_run {
@@ -87,8 +89,8 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         &mut connection,
         &cluster,
         projection,
-        &target,
-        &arguments.new_log,
+        before,
+        (&target, &arguments.new_log),
         operator,
     );
     let limit = database.timeouts.transaction();

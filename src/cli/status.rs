@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 
 use super::outbox::{print_streams, streams_json};
 use super::output::{number, table, time};
+use super::rebuild::show::{waiting_json, waits};
 use super::{ConfigArgument, Done, Failed, connect, database};
 use crate::config::Config;
 use crate::kafka::{Cluster, ClusterError, Connection, Watermarks};
+use crate::store::generation::{self, UnderWay};
 use crate::store::outbox::Status as Stream;
 use crate::store::position::Status as Position;
 use crate::store::{Database, outbox, position, transaction};
@@ -64,8 +66,9 @@ pub(super) async fn read(database: &Database, kafka: &Connection) -> Result<Valu
     let mut connection = connect(database).await?;
     let positions = positions(database, &mut connection).await?;
     let streams = outbox::status(&mut connection).await?;
+    let builds = generation::under_way(&mut connection).await?;
     let logs = logs(kafka, &positions).await;
-    Ok(as_json(&positions, &streams, &logs))
+    Ok(as_json(&positions, &builds, &streams, &logs))
 }
 
 async fn positions(
@@ -87,12 +90,13 @@ async fn show(config: &Config, json: bool) -> Done {
     let mut connection = connect(&database).await?;
     let positions = positions(&database, &mut connection).await?;
     let streams = outbox::status(&mut connection).await?;
+    let builds = generation::under_way(&mut connection).await?;
     let logs = logs(&config.kafka, &positions).await;
     if json {
-        let json = as_json(&positions, &streams, &logs);
+        let json = as_json(&positions, &builds, &streams, &logs);
         println!("{json:#}");
     } else {
-        print(&positions, &streams, &logs);
+        print(&positions, &builds, &streams, &logs);
     }
     Ok(())
 }
@@ -160,7 +164,7 @@ fn state(row: &Position) -> String {
     }
 }
 
-fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
+fn print(positions: &[Position], builds: &[UnderWay], streams: &[Stream], logs: &Logs) {
     if positions.is_empty() {
         println!("no projection has been started yet");
         return;
@@ -176,6 +180,13 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
                 "generation {building} is being built beside it: `tidegate rebuild status {}`",
                 first.projection
             );
+        }
+        for build in of(builds, &first.projection) {
+            if build.waits() {
+                println!("the service is to build it; {}", waits(&build.waiting));
+            } else if !build.trouble.is_empty() {
+                println!("the build does not go on: {}", build.trouble);
+            }
         }
         print_partitions(rows, logs);
         for row in rows {
@@ -205,6 +216,12 @@ fn print(positions: &[Position], streams: &[Stream], logs: &Logs) {
         println!("outbox");
         print_streams(streams);
     }
+}
+
+fn of<'b>(builds: &'b [UnderWay], projection: &str) -> impl Iterator<Item = &'b UnderWay> {
+    builds
+        .iter()
+        .filter(move |build| build.projection == projection)
 }
 
 /// A column of counts: its name, and how many of a partition's records are meant.
@@ -261,7 +278,7 @@ fn print_partitions(rows: &[Position], logs: &Logs) {
     println!("{table}");
 }
 
-fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> Value {
+fn as_json(positions: &[Position], builds: &[UnderWay], streams: &[Stream], logs: &Logs) -> Value {
     let partition = |row: &Position| {
         json!({
             "topic": row.topic, "partition": row.partition, "next_offset": row.next_offset,
@@ -272,8 +289,10 @@ fn as_json(positions: &[Position], streams: &[Stream], logs: &Logs) -> Value {
         })
     };
     let projection = |rows: &[Position]| {
+        let build = of(builds, &rows[0].projection).find(|build| build.waits());
         json!({
             "name": rows[0].projection, "generation": rows[0].generation, "building": rows[0].building,
+            "build_waits": build.map(|build| waiting_json(&build.waiting)),
             "desired_state": rows[0].desired_state, "definition": rows[0].definition,
             "partitions": rows.iter().map(partition).collect::<Vec<_>>(),
         })

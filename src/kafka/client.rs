@@ -134,6 +134,20 @@ impl Refusal {
     }
 }
 
+/// It calls fatal what another client mends, and whoever is needed for the rest is told so by us.
+fn no_worse_than_a_warning(level: RDKafkaLogLevel) -> RDKafkaLogLevel {
+    match level {
+        RDKafkaLogLevel::Emerg
+        | RDKafkaLogLevel::Alert
+        | RDKafkaLogLevel::Critical
+        | RDKafkaLogLevel::Error => RDKafkaLogLevel::Warning,
+        RDKafkaLogLevel::Warning
+        | RDKafkaLogLevel::Notice
+        | RDKafkaLogLevel::Info
+        | RDKafkaLogLevel::Debug => level,
+    }
+}
+
 impl ClientContext for Client {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
@@ -145,7 +159,7 @@ impl ClientContext for Client {
             if facility == "FAIL" {
                 self.note_disconnect(message);
             }
-            DefaultClientContext.log(level, facility, message);
+            DefaultClientContext.log(no_worse_than_a_warning(level), facility, message);
         }
     }
 

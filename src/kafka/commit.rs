@@ -7,6 +7,7 @@
     reason = "rdkafka does not wrap commits to a queue of answers"
 )]
 
+use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
@@ -19,23 +20,40 @@ use rdkafka::error::{KafkaError, KafkaResult};
 pub(super) const MIRROR_EVERY: Duration = Duration::from_secs(1);
 
 /// librdkafka begins no fetch while a commit is under way, and keeps one as long as a session if the group's
-/// coordinator is away. So there is one at a time, and after it a pause as long as its answer took.
+/// coordinator is away. So there is one at a time, and after it a pause as long as its answer took; only what is
+/// revoked does not wait for its turn. Answers come in the order of the commits.
 #[derive(Default)]
 pub(super) struct Mirroring {
-    pub(super) sent: Option<Instant>,
+    sent: VecDeque<Instant>,
     not_before: Option<Instant>,
 }
 
 impl Mirroring {
     pub(super) fn may_begin(&self) -> bool {
-        self.sent.is_none() && self.not_before.is_none_or(|time| Instant::now() >= time)
+        self.all_answered() && self.not_before.is_none_or(|time| Instant::now() >= time)
+    }
+
+    pub(super) fn all_answered(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.sent.push_back(Instant::now());
     }
 
     pub(super) fn answered(&mut self) {
-        let took = self
-            .sent
-            .take()
-            .map_or(Duration::ZERO, |sent| sent.elapsed());
+        self.pause_after(self.sent.front().copied());
+        self.sent.pop_front();
+    }
+
+    /// Takes back what was not sent.
+    pub(super) fn not_sent(&mut self) {
+        self.pause_after(None);
+        self.sent.pop_back();
+    }
+
+    fn pause_after(&mut self, sent: Option<Instant>) {
+        let took = sent.map_or(Duration::ZERO, |sent| sent.elapsed());
         self.not_before = Some(Instant::now() + took.max(MIRROR_EVERY));
     }
 }
@@ -59,5 +77,28 @@ pub(super) fn commit<C: ConsumerContext + ClientContext>(
     match result {
         c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
         code => Err(KafkaError::ConsumerCommit(code.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_waits_for_each_commit_that_is_under_way() {
+        let mut mirroring = Mirroring::default();
+        assert!(mirroring.may_begin() && mirroring.all_answered());
+        mirroring.begin();
+        // A revoke comes meanwhile, and the first is answered.
+        mirroring.begin();
+        mirroring.answered();
+        assert!(!mirroring.all_answered() && !mirroring.may_begin());
+        // One that could not even be sent takes nothing from the other.
+        mirroring.begin();
+        mirroring.not_sent();
+        assert!(!mirroring.all_answered());
+        mirroring.answered();
+        assert!(mirroring.all_answered());
+        assert!(!mirroring.may_begin(), "there is a pause first");
     }
 }

@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::client::{ClientContext, OAuthToken};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::Message;
@@ -221,9 +222,9 @@ impl Group {
             }
         }
         failpoint::reach(failpoint::MIRROR_BEFORE_COMMIT);
-        self.state().mirroring.sent = Some(Instant::now());
+        self.state().mirroring.begin();
         if let Err(error) = commit(consumer, &offsets) {
-            self.state().mirroring.answered();
+            self.state().mirroring.not_sent();
             telemetry::not_mirrored(&self.name);
             debug!(group = self.name, %error, "positions not mirrored");
         }
@@ -233,6 +234,10 @@ impl Group {
 
 impl ClientContext for Callbacks {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = Client::ENABLE_REFRESH_OAUTH_TOKEN;
+
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.1.log(level, facility, message);
+    }
 
     fn error(&self, error: KafkaError, reason: &str) {
         if !self.1.note(&error, reason) {
@@ -575,9 +580,9 @@ impl PollThread {
             if let Some(by) = stop_by {
                 let (empty, answered) = {
                     let state = group.state();
-                    (state.assigned.is_empty(), state.mirroring.sent.is_none())
+                    (state.assigned.is_empty(), state.mirroring.all_answered())
                 };
-                // librdkafka leaves the group once the last commit is answered, and not if it is closed before.
+                // librdkafka leaves the group once all commits are answered, and not if it is closed before.
                 if empty && answered || Instant::now() >= by {
                     let _ = self.consumer.poll(POLL);
                     return Ok(());

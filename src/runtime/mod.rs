@@ -36,5 +36,7 @@ pub(crate) use rebuild::{
 pub(crate) use redrive::{LETTERS_MAX, Queue, RedriveError, Redriven, Redriver, fewer};
 pub(crate) use rehearsal::{Rehearsal, RehearsalError, make as rehearse};
 pub(crate) use reposition::{Of, Operator, RepositionError, accept_topic, set_running, skip};
-pub(crate) use reset::{Move, ResetError, ResetPlan, Target, plan as plan_reset, reset};
-pub(crate) use service::{Error as RunError, run, run_relay};
+pub(crate) use reset::{
+    Before as BeforeReset, Move, ResetError, ResetPlan, Target, plan as plan_reset, reset,
+};
+pub(crate) use service::{Error as RunError, host, run, run_relay};

@@ -61,6 +61,14 @@ pub(crate) enum RepositionError {
         high: i64,
     },
     #[error(
+        "{partition} stands at {next}, and the topic has no such partition, only {partitions}: what is added would begin empty, and be taken for records that were applied. If it is the same log, give the topic its partitions and copy what they had to the same offsets, then say this again. If the records are lost, it is not the same log: without --same-log it is read from its beginning, and its messages are new ones"
+    )]
+    NoPartition {
+        partition: TopicPartition,
+        next: i64,
+        partitions: usize,
+    },
+    #[error(
         "{partition} stands at {next}, and the log begins at {low}: records between were never applied. If it is the same log, and they are gone, `tidegate skip {projection} {}/{} --to {low}` goes on without them, on record; then say this again. Otherwise it is read from its beginning without --same-log",
         .partition.topic(), .partition.partition()
     )]
@@ -260,12 +268,20 @@ async fn accept_in(
         let partition = TopicPartition::new(topic, stood.partition);
         // A topic with fewer partitions than before: what is left over begins at 0 if it comes back.
         let log = accept.logs.iter().find(|(p, _)| *p == partition);
+        let is_there = log.is_some();
         let log = log.map_or(Watermarks { low: 0, high: 0 }, |(_, log)| *log);
         let next = match accept.same_log {
             true => stood.next_offset,
             false => log.low,
         };
         // A position beyond the end cannot stay, nor go back: what comes there would have the message ids of what was (I5).
+        if next > log.high && !is_there {
+            return Err(RepositionError::NoPartition {
+                partition,
+                next,
+                partitions: accept.logs.len(),
+            });
+        }
         if next > log.high {
             return Err(RepositionError::EndsBefore {
                 partition,

@@ -37,6 +37,14 @@ pub(crate) enum ResetError {
     )]
     NotStarted(String),
     #[error(
+        "the live tables of `{projection}` are of another definition ({live}) than this process has ({mine}): a reset by it would make its own the live one, and whoever has that of now would stop. Ask a process that has it (one whose `/readyz` does not say `not_live`), or, if it is meant so, say `tidegate reset {projection}` with the configuration that is to be live"
+    )]
+    OtherDefinition {
+        projection: String,
+        live: String,
+        mine: String,
+    },
+    #[error(
         "the setup SQL of `{0}` has changed since its tables were made; a reset empties tables and cannot change them. `tidegate rebuild start {0}` builds new ones beside them; raise the projection's `version` first"
     )]
     SetupChanged(String),
@@ -130,6 +138,15 @@ impl fmt::Display for Target {
     }
 }
 
+/// Whose definition the live tables have before a reset; afterwards it is the one of whoever resets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Anybody's: an operator has chosen the configuration.
+    Any,
+    /// The same: whichever process is reached has not been chosen.
+    Same,
+}
+
 /// What a reset would do to a partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Move {
@@ -187,6 +204,7 @@ pub(crate) async fn plan(
     connection: &mut PgConnection,
     cluster: &Cluster,
     projection: &Projection,
+    before: Before,
     target: &Target,
 ) -> Result<ResetPlan, ResetError> {
     if projection.writes_elsewhere {
@@ -200,7 +218,7 @@ pub(crate) async fn plan(
     // answer may lie beyond the end it tells.
     let read = async {
         transaction::begin_alone(connection).await?;
-        allowed(connection, projection, &live).await?;
+        allowed(connection, projection, before, &live).await?;
         let marks = position::marks(connection, name, &[live.generation]).await?;
         let left = position::of_left_topics(connection, name, live.generation).await?;
         Ok::<_, ResetError>((marks, left))
@@ -375,9 +393,18 @@ fn may_begin_there(projection: &Projection, moves: &[Move]) -> Result<(), ResetE
 async fn allowed(
     connection: &mut PgConnection,
     projection: &Projection,
+    before: Before,
     live: &Live,
 ) -> Result<(), ResetError> {
     let name = &projection.name;
+    let mine = projection.definition();
+    if before == Before::Same && live.definition != mine {
+        return Err(ResetError::OtherDefinition {
+            projection: name.clone(),
+            live: live.definition.clone(),
+            mine,
+        });
+    }
     if live.setup != made(projection).setup {
         return Err(ResetError::SetupChanged(name.clone()));
     }
@@ -396,17 +423,18 @@ pub(crate) async fn reset(
     connection: &mut PgConnection,
     cluster: &Cluster,
     projection: &Projection,
-    target: &Target,
-    new_logs: &[String],
+    before: Before,
+    (target, new_logs): (&Target, &[String]),
     operator: Operator<'_>,
 ) -> Result<Reset, ResetError> {
     let name = &projection.name;
     // Kafka is asked here, before the transaction: no question to it under a lock.
-    let plan = plan(connection, cluster, projection, target).await?;
+    let plan = plan(connection, cluster, projection, before, target).await?;
     let search_path = transaction::search_path(name, &projection.search_path);
     let application = format!("tidegate reset {name}");
     transaction::begin(connection, &search_path, &application, operator.timeouts).await?;
-    let done = in_transaction(connection, projection, target, new_logs, &plan, operator).await;
+    let asked = (target, new_logs);
+    let done = in_transaction(connection, projection, before, asked, &plan, operator).await;
     match &done {
         Ok(_) => {
             failpoint::reach(failpoint::RESET_BEFORE_COMMIT);
@@ -423,8 +451,8 @@ pub(crate) async fn reset(
 async fn in_transaction(
     connection: &mut PgConnection,
     projection: &Projection,
-    target: &Target,
-    new_logs: &[String],
+    before: Before,
+    (target, new_logs): (&Target, &[String]),
     plan: &ResetPlan,
     operator: Operator<'_>,
 ) -> Result<Reset, ResetError> {
@@ -433,7 +461,7 @@ async fn in_transaction(
     let Some(live) = store::projection::lock(connection, name).await? else {
         return Err(ResetError::NotStarted(name.clone()));
     };
-    allowed(connection, projection, &live).await?;
+    allowed(connection, projection, before, &live).await?;
     let made = made(projection);
     let old = live.generation;
     schema::empty(connection, &live.schema_name, &projection.seed).await?;

@@ -94,12 +94,17 @@ impl Error {
 /// What this process is called in `owner` columns: host, process, and something for two of them that
 /// have the same.
 pub(crate) fn owner() -> String {
+    let host = host();
+    format!("{host}-{}-{:04x}", std::process::id(), fastrand::u16(..))
+}
+
+/// What this machine, or this container, is called; its beginning, where that is long.
+pub(crate) fn host() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())
         .unwrap_or_else(|| "host".to_owned());
-    let host: String = host.trim().chars().take(24).collect();
-    format!("{host}-{}-{:04x}", std::process::id(), fastrand::u16(..))
+    host.trim().chars().take(24).collect()
 }
 
 /// What the tasks of a service share.

@@ -18,6 +18,7 @@ const REBUILD_LOCK: &str = include_str!("sql/rebuild_lock.sql");
 const REBUILD_WAIT: &str = include_str!("sql/rebuild_wait.sql");
 const REBUILD_WANTED: &str = include_str!("sql/rebuild_wanted.sql");
 const DETACH: &str = include_str!("sql/generation_detach.sql");
+const DECLINE: &str = include_str!("sql/generation_decline.sql");
 const TROUBLE: &str = include_str!("sql/generation_trouble.sql");
 const UNDER_WAY: &str = include_str!("sql/generation_under_way.sql");
 
@@ -219,6 +220,28 @@ pub(crate) async fn set_trouble(
     Ok(())
 }
 
+/// Says why a process does not take a build that was left to the service, and that it could have.
+pub(crate) async fn decline(
+    connection: &mut PgConnection,
+    (projection, number): (&str, i32),
+    why: &str,
+) -> Result<(), Error> {
+    transaction::begin_alone(connection).await?;
+    let done = sqlx::query(DECLINE).bind(projection).bind(number).bind(why);
+    let done = done.execute(&mut *connection).await;
+    transaction::end_alone(connection, done).await?;
+    Ok(())
+}
+
+/// Since when a build waits for the service, and for what.
+#[derive(Clone, Debug, Default, FromRow)]
+pub(crate) struct Waiting {
+    /// When it was left to the service.
+    pub(crate) left_at: Option<DateTime<Utc>>,
+    /// Why a process that is there and could take it does not; empty if there is none.
+    pub(crate) declined: String,
+}
+
 /// A build under way.
 #[derive(Clone, Debug, FromRow)]
 pub(crate) struct UnderWay {
@@ -228,6 +251,8 @@ pub(crate) struct UnderWay {
     pub(crate) made: Made,
     detached: Option<String>,
     pub(crate) trouble: String,
+    #[sqlx(flatten)]
+    pub(crate) waiting: Waiting,
     /// Whether somebody is building it.
     pub(crate) taken: bool,
 }
@@ -236,6 +261,11 @@ impl UnderWay {
     /// Whether it was left to the service.
     pub(crate) fn is_detached(&self) -> bool {
         self.detached.is_some()
+    }
+
+    /// Whether it was left to the service, and nobody has taken it.
+    pub(crate) fn waits(&self) -> bool {
+        self.is_detached() && !self.taken && self.trouble.is_empty()
     }
 }
 
@@ -262,6 +292,8 @@ pub(crate) struct Beside {
     detached: Option<String>,
     /// Why the service does not get on with it; empty if it does.
     pub(crate) trouble: String,
+    #[sqlx(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 impl Beside {

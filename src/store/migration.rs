@@ -5,7 +5,7 @@ use sqlx::{PgConnection, SqlSafeStr};
 
 use super::{Error, transaction};
 
-const MIGRATIONS: [(i64, &str, &str); 12] = [
+const MIGRATIONS: [(i64, &str, &str); 13] = [
     (1, "core", include_str!("../../migrations/0001_core.sql")),
     (
         2,
@@ -61,6 +61,11 @@ const MIGRATIONS: [(i64, &str, &str); 12] = [
         12,
         "detached builds",
         include_str!("../../migrations/0012_detached_builds.sql"),
+    ),
+    (
+        13,
+        "declined builds",
+        include_str!("../../migrations/0013_declined_builds.sql"),
     ),
 ];
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{LONG, Launch, World, wait_until};
 use crate::http::Asked;
+use crate::rebuild::NEXT_VERSION;
 
 const TOKEN: &str = "an-admin-token-of-this-test";
 
@@ -310,6 +311,44 @@ fn a_projection_is_reset_over_http_once_and_only_by_who_says_yes() {
     world.assert_exact();
     let done = [("reset".to_owned(), "HTTP API from 127.0.0.1".to_owned())];
     assert_eq!(operations(&world), done);
+}
+
+// I3: in the middle of a deployment a request may reach either version; only an operator's own configuration decides
+// which of them is live.
+#[test]
+fn a_process_whose_definition_is_not_live_resets_nothing_over_http() {
+    let mut world = World::ledger(1);
+    let mut stream = world.stream();
+    stream.produce(20);
+    let old = start(world.launch("old"));
+    world.assert_exact();
+    world.change_projections(NEXT_VERSION.0, NEXT_VERSION.1);
+    let new = start(world.launch("new"));
+    new.wait_for("/readyz", Some("not_live"));
+    let reset = |asked: &Asked, key: &str, body: Value| {
+        post(asked, "projections/balances/reset", key, &body)
+    };
+    let refused = |asked: &Asked| {
+        for how in ["dry_run", "yes"] {
+            let (status, answer) = reset(asked, "k-1", json!({ "to": "earliest", how: true }));
+            let why = answer["error"].as_str().unwrap_or_default();
+            for words in ["version 1", "version 2", "tidegate reset balances"] {
+                assert!(status == 409 && why.contains(words), "{status} {answer:#}");
+            }
+        }
+    };
+    refused(&new);
+    assert!(operations(&world).is_empty(), "nothing was done");
+    assert_eq!(
+        reset(&old, "k-2", json!({ "to": "earliest", "yes": true })).0,
+        200
+    );
+    // At a terminal it is what the operator has chosen.
+    let command = ["reset", "balances", "--to", "earliest", "--yes"];
+    world.tidegate(&command).expect(0);
+    refused(&old);
+    new.wait_for("/readyz", None);
+    world.assert_exact();
 }
 
 #[test]

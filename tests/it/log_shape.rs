@@ -121,6 +121,33 @@ fn a_log_with_another_record_than_the_last_applied_one_halts() {
     world.assert_exact();
 }
 
+// I6: a topic that was made again with fewer partitions. To wait would help nobody.
+#[test]
+fn a_log_without_one_of_its_partitions_is_not_taken_for_the_same() {
+    let world = World::journal(2);
+    let sender = world.sender();
+    sender.send_json(1, &json!({ "account": "a" }));
+    sender.flush();
+    let process = world.start("a");
+    wait_until(LONG, "it is applied", || world.progress() == 1);
+    process.stop();
+    make_anew(world.incoming(), 1);
+    let accept = ["accept-topic", "journal", world.incoming(), "--yes"];
+    let same = [&accept[..], &["--same-log"]].concat();
+    let refused = world.tidegate(&same).expect(70).stderr;
+    let missing = format!("{}[1] stands at 1", world.incoming());
+    assert_says(
+        &refused,
+        &[
+            &missing,
+            "no such partition, only 1",
+            "give the topic its partitions",
+        ],
+    );
+    assert!(!refused.contains("wait until"), "{refused}");
+    world.tidegate(&accept).expect(0);
+}
+
 // I6: a topic of the same name in another cluster, or none of the name at all.
 #[test]
 fn accepting_asks_for_the_same_log_where_positions_are_kept() {

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use crate::harness::{LONG, World, behind_a_pooler, wait_until};
+use crate::harness::{
+    LONG, World, behind_a_pooler, behind_a_pooler_that_keeps_statements, wait_until,
+};
 use crate::http::Asked;
 use crate::{apply, crash, dead_letters, gate, outage, rebalance, relay, reset};
 
@@ -14,7 +16,15 @@ macro_rules! behind_a_pooler {
         fn $test() {
             behind_a_pooler($module::$test);
         }
-    )*};
+    )*
+
+    /// From PgBouncer 1.21 on, without a word in the configuration.
+    mod that_keeps_statements {$(
+        #[test]
+        fn $test() {
+            crate::harness::behind_a_pooler_that_keeps_statements(crate::$module::$test);
+        }
+    )*}};
 }
 
 behind_a_pooler![
@@ -120,6 +130,29 @@ fn answers_questions() {
 #[test]
 fn a_process_behind_a_pooler_answers_questions() {
     behind_a_pooler(answers_questions);
+}
+
+// A lock of a session's would keep nobody away. That there is a pooler, nobody has said.
+fn is_seen_unsaid() {
+    let world = World::journal(1);
+    world.tidegate(&["doctor"]).expect(0);
+    let process = world.start("a");
+    wait_until(LONG, "it works", || world.is_owned_by("journal", &process));
+    let rebuild = |command: &[&str]| world.launch("rebuild").output(command).expect(0).stdout;
+    rebuild(&["rebuild", "start", "journal", "--detach"]);
+    wait_until(LONG, "it says why it does not build", || {
+        rebuild(&["rebuild", "status", "journal"]).contains("a pooler between it and Postgres")
+    });
+}
+
+#[test]
+fn a_build_is_not_taken_through_a_pooler_that_nobody_has_told_of() {
+    behind_a_pooler_that_keeps_statements(is_seen_unsaid);
+}
+
+#[test]
+fn three_processes_share_five_sessions_of_a_pooler_that_keeps_statements() {
+    behind_a_pooler_that_keeps_statements(share_sessions);
 }
 
 // More processes than sessions: they take turns, and nobody waits for ever.

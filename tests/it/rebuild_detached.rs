@@ -111,6 +111,56 @@ fn a_new_version_is_built_by_its_first_process_while_the_old_ones_go_on() {
     assert_eq!(schemas(&world, "balances"), ["balances", "balances__g1"]);
 }
 
+// Nobody would know: each process does well what it does.
+#[test]
+fn a_build_that_no_process_takes_says_since_when_and_what_is_missing() {
+    let mut world = World::ledger(1);
+    world.stream().produce(10);
+    let _old = worker(&world, "old");
+    world.assert_exact();
+    world.change_projections(NEXT_VERSION.0, NEXT_VERSION.1);
+    leave(&world, "balances", &[]);
+    let tells = |world: &World, words: &str| {
+        wait_until(LONG, words, || {
+            let told = rebuild(world, &["status", "balances"]).expect(0).stdout;
+            let seen = world.tidegate(&["status"]).expect(0).stdout;
+            told.contains(words) && seen.contains(words)
+        });
+    };
+    tells(
+        &world,
+        "UTC): it takes one of `tidegate run` with its configuration, and none is known",
+    );
+    let left = &status(&world, "balances")["beside"][0]["waiting"]["left_at"];
+    assert!(left.is_string(), "{left}");
+    assert_eq!(
+        &world.status()["projections"][0]["build_waits"]["left_at"],
+        left
+    );
+
+    // Each says what is the matter with it.
+    let off = world
+        .launch("off")
+        .env("TIDEGATE__REBUILD__ENABLED", "false");
+    let off = off.start();
+    tells(&world, "has its definition, but `rebuild.enabled = false`");
+    off.stop();
+    let (right, wrong) = ("sum(amount), count(*)", "sum(amount), count(amount)");
+    world.change_projections(right, wrong);
+    let other = world.start("other");
+    tells(
+        &world,
+        "has its definition, but other statements, or another seed or setup",
+    );
+    other.stop();
+    world.change_projections(wrong, right);
+    let _able = world.start("able");
+    wait_until(LONG, "one takes it", || {
+        status(&world, "balances")["taken"] == true
+    });
+    assert_eq!(world.status()["projections"][0]["build_waits"], Value::Null);
+}
+
 // I1, I3, I8: one of two processes builds, and the other one does when that is gone, in whatever way.
 #[test]
 fn a_build_goes_on_in_another_process_and_never_in_two() {

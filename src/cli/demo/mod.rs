@@ -22,7 +22,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::output::number;
-use super::{CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, Done, Failed, connect, database};
+use super::{CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, Done, Failed, database, reach};
 use crate::store::migration;
 use crate::store::position::Status as Position;
 use crate::types::TopicPartition;
@@ -109,7 +109,7 @@ async fn play(
     let events = events(arguments);
     let stage = stage.insert(Stage::set(arguments, events).await?);
     announce(arguments, stage, events);
-    migration::migrate(connect(&database(&stage.config)?).await?).await?;
+    migration::migrate(reach(&database(&stage.config)?).await?).await?;
     let written = Written::by(arguments.format, stage).await?;
 
     let began = Instant::now();

@@ -14,7 +14,7 @@ use super::folder::{self, Names, PROJECTIONS};
 use super::services::Launch;
 use super::tables;
 use super::written::Format;
-use crate::cli::{CODE_CONFIGURATION, CODE_TRY_AGAIN, Failed, connect, database};
+use crate::cli::{CODE_CONFIGURATION, CODE_TRY_AGAIN, Failed, database, reach};
 use crate::config::{self, Config};
 use crate::kafka::{Cluster, Connection, MockBroker, Topics};
 use crate::store::{Database, Timeouts};
@@ -69,7 +69,7 @@ impl Stage {
         let admin = Database::new(&postgres, TIMEOUTS)
             .map_err(|error| Failed::new(CODE_CONFIGURATION, error))?;
         let left = make_database(&admin, &names).await?;
-        let mut connection = connect(&database(&config)?).await?;
+        let mut connection = reach(&database(&config)?).await?;
         let topics = match mock {
             Some(_) => Vec::new(), // they end with this process
             None => vec![&*names.entries, &*names.overdrafts],
@@ -224,7 +224,7 @@ async fn delete_topics(kafka: &Connection, topics: &[String]) {
 
 /// Makes the database, and drops those of earlier runs; returns the topics that they had.
 async fn make_database(admin: &Database, names: &Names) -> Result<Vec<String>, Failed> {
-    let mut connection = connect(admin).await?;
+    let mut connection = reach(admin).await?;
     let left = tables::drop_left_databases(&mut connection)
         .await
         .map_err(failed("databases of earlier demos"))?;

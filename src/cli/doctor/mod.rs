@@ -64,7 +64,10 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
     {
         0 => Ok(()),
         bad => {
-            let error = anyhow::anyhow!("{bad} of this must be changed before it can work");
+            let error = anyhow::anyhow!(
+                "{} must be changed before it can work",
+                counted(bad, "thing")
+            );
             Err(Failed::new(CODE_NEEDS_A_PERSON, error))
         }
     }

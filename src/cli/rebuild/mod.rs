@@ -2,7 +2,7 @@
 
 mod entity;
 mod progress;
-mod show;
+pub(super) mod show;
 
 use std::sync::Arc;
 

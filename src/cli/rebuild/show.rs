@@ -1,12 +1,12 @@
 //! What a rebuild's commands show.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::output::{bytes, excerpt, number, table, time};
 use crate::projection::only_entity;
 use crate::runtime::{Plan, Standing, Verified};
 use crate::store::compare::Compared;
-use crate::store::generation::{Beside, Detached};
+use crate::store::generation::{Beside, Detached, Waiting};
 
 /// Characters of a differing row.
 const ROW_MAX: usize = 200;
@@ -49,17 +49,33 @@ fn service(beside: &Beside, taken: bool) -> Option<String> {
         Detached::CutOverIfSame => ", and cuts over if nothing differs",
         Detached::CutOver => ", and cuts over whatever differs",
     };
-    let who = match taken {
-        true => "",
-        false => {
-            "; no process does at the moment: it takes one of `tidegate run` with its configuration"
-        }
+    let who = match (taken, &*beside.trouble) {
+        (true, _) => String::new(),
+        (false, "") => format!("; {}", waits(&beside.waiting)),
+        (false, _) => "; no process does at the moment".to_owned(),
     };
     let trouble = match &*beside.trouble {
         "" => String::new(),
         trouble => format!("\nit does not go on: {trouble}"),
     };
     Some(format!("the service builds it{then}{who}{trouble}"))
+}
+
+/// Since when nobody builds what was left to the service, and what is missing.
+pub(in crate::cli) fn waits(waiting: &Waiting) -> String {
+    let since = waiting
+        .left_at
+        .map_or_else(String::new, |at| format!(" (left to it {})", time(at)));
+    let missing = match &*waiting.declined {
+        "" => "it takes one of `tidegate run` with its configuration, and none is known",
+        declined => declined,
+    };
+    format!("no process does at the moment{since}: {missing}")
+}
+
+pub(in crate::cli) fn waiting_json(waiting: &Waiting) -> Value {
+    let since = waiting.left_at.map(|at| at.to_rfc3339());
+    json!({ "left_at": since, "declined": waiting.declined })
 }
 
 /// What is read of each partition.
@@ -116,6 +132,7 @@ pub(super) fn status(name: &str, standing: &Standing, as_json: bool) {
                 "definition": beside.definition, "started_at": beside.started_at.to_rfc3339(),
                 "live_at": beside.live_at.map(|at| at.to_rfc3339()),
                 "detached": beside.detached().map(Detached::name), "trouble": beside.trouble,
+                "waiting": beside.detached().map(|_| waiting_json(&beside.waiting)),
             })
         };
         let all = json!({

@@ -27,6 +27,7 @@ use crate::runtime::service::Service;
 use crate::runtime::start::made;
 use crate::store;
 use crate::store::generation::{self, Detached, UnderWay};
+use crate::store::server;
 use crate::types::TopicPartition;
 
 /// How often it is asked what is being built.
@@ -55,9 +56,18 @@ impl Builds {
     /// Until the service stops.
     pub(in crate::runtime) async fn run(self) {
         let (mut connection, mut mine) = (None, BTreeMap::new());
+        let mut is_alone = None;
         loop {
             match self.look(&mut connection).await {
-                Ok((under_way, live)) => self.see(&under_way, &live, &mut mine).await,
+                Ok((under_way, live)) => {
+                    let is_free = |build: &UnderWay| build.is_detached() && !build.taken;
+                    if is_alone.is_none() && under_way.iter().any(is_free) {
+                        is_alone = self.has_its_own_sessions(&mut connection).await;
+                    }
+                    let is_alone = is_alone == Some(true);
+                    self.see(&under_way, &live, is_alone, &mut mine).await;
+                    self.decline(&under_way, is_alone, &mut connection).await;
+                }
                 Err(error) => {
                     debug!(%error, "not known what is being built");
                     connection = None;
@@ -94,10 +104,72 @@ impl Builds {
         store::within("looking for builds", limit, look).await
     }
 
+    /// Whether a lock of a session's keeps others away. Behind a pooler it does not, also where nobody has said that there
+    /// is one, since it keeps prepared statements. None if it cannot be asked now.
+    async fn has_its_own_sessions(&self, connection: &mut Option<PgConnection>) -> Option<bool> {
+        if self.service.config.pooled {
+            return Some(false);
+        }
+        let ask = async {
+            let mut other = self.service.connect().await?;
+            match connection {
+                Some(one) => Ok(Some(!server::is_shared(one, &mut other).await?)),
+                None => Ok(None),
+            }
+        };
+        let limit = self.service.database.timeouts.statement;
+        let asked = store::within("looking for a pooler", limit, ask).await;
+        asked.unwrap_or_else(|error: store::Error| {
+            debug!(%error, "not known whether sessions are shared");
+            *connection = None;
+            None
+        })
+    }
+
+    /// Tells of builds that nobody works on why this process does not, if it is nearly able to.
+    async fn decline(
+        &self,
+        under_way: &[UnderWay],
+        is_alone: bool,
+        connection: &mut Option<PgConnection>,
+    ) {
+        for build in under_way {
+            let why = self.declines(build, is_alone);
+            let (Some(why), Some(of)) = (why, connection.as_mut()) else {
+                continue;
+            };
+            let why = format!("{} has its definition, but {why}", self.service.owner);
+            let told = generation::decline(of, (&build.projection, build.number), &why);
+            let limit = self.service.database.timeouts.statement;
+            if let Err(error) = store::within("telling why nobody builds", limit, told).await {
+                debug!(%error, "not told why this process does not build");
+                *connection = None;
+            }
+        }
+    }
+
+    fn declines(&self, build: &UnderWay, is_alone: bool) -> Option<&'static str> {
+        let mut all = self.projections.iter();
+        let projection = all.find(|projection| projection.name == build.projection)?;
+        let (made, config) = (made(projection), &self.service.config);
+        if build.taken || !build.is_detached() || build.made.definition != made.definition {
+            return None;
+        }
+        if build.made != made {
+            Some("other statements, or another seed or setup")
+        } else if !config.rebuild.enabled {
+            Some("`rebuild.enabled = false`")
+        } else {
+            (!is_alone)
+                .then_some("a pooler between it and Postgres, through which nobody can build")
+        }
+    }
+
     async fn see(
         &self,
         under_way: &[UnderWay],
         live: &BTreeMap<String, String>,
+        is_alone: bool,
         mine: &mut BTreeMap<String, JoinHandle<()>>,
     ) {
         let mut aside = BTreeMap::new();
@@ -128,8 +200,7 @@ impl Builds {
             }
             let is_mine = build.is_detached() && !build.taken && build.made == made(projection);
             let config = &self.service.config;
-            // Behind a pooler no lock of a session's keeps others away.
-            if is_mine && config.rebuild.enabled && !config.pooled {
+            if is_mine && config.rebuild.enabled && is_alone {
                 let rebuilder = Rebuilder {
                     service: Arc::new(self.service.beside()),
                     projection: Arc::clone(projection),

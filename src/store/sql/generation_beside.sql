@@ -1,7 +1,8 @@
 -- The generations that have a schema beside the live one's: the one that is being built, first, and former ones, the
 -- last live first. Of those that were made in one schema, by resets, the last.
 SELECT g.number, g.state, g.schema_name, g.schema_oid, g.definition, g.setup, g.statements, g.started_at, g.live_at,
-       g.detached, g.trouble
+       g.detached, g.trouble, g.left_at,
+       CASE WHEN g.declined_at > pg_catalog.clock_timestamp() - interval '30 seconds' THEN g.declined ELSE '' END AS declined
 FROM tidegate.generation g
 JOIN tidegate.projection p ON p.name = g.projection
 JOIN tidegate.generation l ON l.projection = p.name AND l.number = p.live_generation

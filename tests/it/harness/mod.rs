@@ -35,9 +35,10 @@ pub(crate) use registry::{Mood, SchemaRegistry};
 pub(crate) use route::Route;
 pub(crate) use servers::{
     KafkaServer, Listener, PgBouncer, PostgresServer, RegistryServer, Servers, free_port,
+    pgbouncer_keeps_statements,
 };
 pub(crate) use watch::Watch;
-pub(crate) use world::{World, behind_a_pooler};
+pub(crate) use world::{World, behind_a_pooler, behind_a_pooler_that_keeps_statements};
 
 /// Enough for anything that happens at all, on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(90);

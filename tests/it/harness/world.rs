@@ -15,7 +15,8 @@ use uuid::Uuid;
 
 use super::{
     Expected, Kafka, LONG, Launch, LogRecord, Message, Output, PgBouncer, Place, Process, Sender,
-    Servers, Stream, TestDb, remember_failures, show, unique, wait_until,
+    Servers, Stream, TestDb, pgbouncer_keeps_statements, remember_failures, show, unique,
+    wait_until,
 };
 
 /// A projection that applies and sends every record. It has neither gate nor inbox nor key, so a
@@ -105,13 +106,23 @@ thread_local! {
 /// Runs a test again with all processes of its worlds behind a pooler. What the test itself asks of the database, it
 /// asks the server.
 pub(crate) fn behind_a_pooler(test: fn()) {
-    if std::env::var("TIDEGATE_TEST_PGBOUNCER").as_deref() == Ok("none") {
-        return; // deploy/local/test has said so
+    if pgbouncer_keeps_statements().is_some() {
+        behind(test, false);
     }
+}
+
+/// The same behind one that keeps prepared statements, if there is one, and nobody is told of it.
+pub(crate) fn behind_a_pooler_that_keeps_statements(test: fn()) {
+    if pgbouncer_keeps_statements() == Some(true) {
+        behind(test, true);
+    }
+}
+
+fn behind(test: fn(), keeps: bool) {
     let options = PgConnectOptions::from_str(&Servers::shared().postgres).unwrap();
     let server = format!("{}:{}", options.get_host(), options.get_port());
     // Fewer sessions than a process has connections.
-    POOLER.set(Some(Arc::new(PgBouncer::before(&server, 5))));
+    POOLER.set(Some(Arc::new(PgBouncer::before(&server, 5, keeps))));
     test();
     POOLER.set(None);
 }
@@ -261,7 +272,10 @@ impl World {
         match &self.pooler {
             Some(pooler) if !["migrate", "rebuild"].contains(&command) => vec![
                 (URL, self.db.url_by(&pooler.address())),
-                ("TIDEGATE__POSTGRES__POOLER", "transaction".to_owned()),
+                (
+                    "TIDEGATE__POSTGRES__POOLER",
+                    if pooler.keeps { "none" } else { "transaction" }.to_owned(),
+                ),
             ],
             _ => vec![(URL, self.db.url())],
         }

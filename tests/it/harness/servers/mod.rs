@@ -16,7 +16,7 @@ use std::str::FromStr as _;
 use sqlx::postgres::PgConnectOptions;
 
 pub(crate) use kafka::{KafkaServer, Listener};
-pub(crate) use pgbouncer::PgBouncer;
+pub(crate) use pgbouncer::{PgBouncer, pgbouncer_keeps_statements};
 pub(crate) use postgres::PostgresServer;
 pub(crate) use registry::RegistryServer;
 

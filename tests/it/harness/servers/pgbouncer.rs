@@ -16,14 +16,38 @@ pub(crate) struct PgBouncer {
     folder: TempDir,
     port: u16,
     process: Child,
+    /// Whether it keeps prepared statements, so that nobody need know of it.
+    pub(crate) keeps: bool,
+}
+
+fn program() -> String {
+    std::env::var("TIDEGATE_TEST_PGBOUNCER").unwrap_or_else(|_| {
+        panic!("TIDEGATE_TEST_PGBOUNCER is not set: this test starts a PgBouncer. Run deploy/local/install and deploy/local/test, or source target/local/env after deploy/local/up")
+    })
+}
+
+/// Whether PgBouncer can keep prepared statements, as it does from 1.21 on; none where there is none.
+pub(crate) fn pgbouncer_keeps_statements() -> Option<bool> {
+    let program = program();
+    if program == "none" {
+        return None; // deploy/local/test has said so
+    }
+    let told = Command::new(program).arg("--version").output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    let version = told.split_whitespace().nth(1).unwrap();
+    let mut parts = version.split('.').map(|part| part.parse().unwrap());
+    let (major, minor): (u32, u32) = (parts.next().unwrap(), parts.next().unwrap());
+    Some((major, minor) >= (1, 21))
 }
 
 impl PgBouncer {
     /// In front of a server (`host:port`), with so many connections to each database.
-    pub(crate) fn before(server: &str, pool_size: u32) -> Self {
-        let program = std::env::var("TIDEGATE_TEST_PGBOUNCER").unwrap_or_else(|_| {
-            panic!("TIDEGATE_TEST_PGBOUNCER is not set: this test starts a PgBouncer. Run deploy/local/install and deploy/local/test, or source target/local/env after deploy/local/up")
-        });
+    pub(crate) fn before(server: &str, pool_size: u32, keeps: bool) -> Self {
+        let prepared = match (keeps, pgbouncer_keeps_statements() == Some(true)) {
+            (true, _) => "max_prepared_statements = 200",
+            (false, true) => "max_prepared_statements = 0\nserver_reset_query_always = 1",
+            (false, false) => "server_reset_query_always = 1",
+        };
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
         let (host, server_port) = server.split_once(':').unwrap();
@@ -40,7 +64,7 @@ auth_file =
 pool_mode = transaction
 default_pool_size = {pool_size}
 max_client_conn = 500
-server_reset_query_always = 1
+{prepared}
 ignore_startup_parameters = extra_float_digits
 "
         );
@@ -52,7 +76,7 @@ ignore_startup_parameters = extra_float_digits
         );
         fs::write(&path, settings).unwrap();
         let log = File::create(folder.path().join("pgbouncer.log")).unwrap();
-        let mut command = Command::new(program);
+        let mut command = Command::new(program());
         command
             .arg(&path)
             .stdin(Stdio::null())
@@ -67,6 +91,7 @@ ignore_startup_parameters = extra_float_digits
             process: command.spawn().unwrap(),
             folder,
             port,
+            keeps,
         };
         let url = pooler.url();
         wait_until(LONG, "PgBouncer takes connections", || {
