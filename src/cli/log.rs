@@ -83,7 +83,9 @@ fn begin(filter: &str, format: Format) -> Done {
     log.init();
     #[cfg(feature = "opentelemetry")]
     match telemetry::spans::exporting() {
-        Ok(exporting) => log.with(exporting).init(),
+        Ok(Some(exporting)) => log.with(exporting).init(),
+        // A layer that is none has what is not logged looked at all the same, and lines that are to be are lost by that.
+        Ok(None) => log.init(),
         Err(why) => {
             log.init();
             tracing::warn!(why, "no spans are exported; see the variables OTEL_*");
