@@ -33,5 +33,5 @@ pub(crate) use oauth::ENDPOINT as TOKEN_ENDPOINT;
 pub(crate) use producer::{Enqueued, HeaderRef, Producer, delivered};
 pub(crate) use queue::{Polled, Queue};
 pub(crate) use settings::{Connection, GroupProtocol, PREFETCH_MIN, refusal, reserved};
-pub(crate) use topics::{TopicFacts, Topics, read_all};
+pub(crate) use topics::{TopicFacts, Topics, copy, read_all};
 pub(crate) use watchdog::watch;
