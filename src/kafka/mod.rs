@@ -30,7 +30,7 @@ pub(crate) use membership::{Assignment, Input, Inputs, MemberSettings};
 pub(crate) use mock::MockBroker;
 pub(crate) use neighbours::{DatabaseTag, Neighbours, client_id};
 pub(crate) use oauth::ENDPOINT as TOKEN_ENDPOINT;
-pub(crate) use producer::{Enqueued, HeaderRef, Producer, delivered};
+pub(crate) use producer::{Delivery, Enqueued, HeaderRef, Producer, delivered};
 pub(crate) use queue::{Polled, Queue};
 pub(crate) use settings::{Connection, GroupProtocol, PREFETCH_MIN, refusal, reserved};
 pub(crate) use topics::{TopicFacts, Topics, copy, read_all};
