@@ -114,6 +114,9 @@ impl<'p> Value<'p> {
 
     /// A number that orders an entity's events: an integer, or a string that holds one.
     pub(super) fn as_sequence(&self) -> Result<i64, String> {
+        if self.is_json_number() {
+            return self.as_integer(64); // the usual one: no error need be made first
+        }
         match self.as_text() {
             Ok(text) => Value::Text(&text).as_integer(64),
             Err(_) => self.as_integer(64),

@@ -29,6 +29,7 @@ use super::client::Client;
 use super::commit::{Mirroring, commit};
 use super::failure::MemberError;
 use super::membership::{Assignment, Input, Inputs, MemberSettings};
+use super::native;
 use super::queue::{Progress, Queue};
 use super::settings::GroupProtocol;
 use crate::failpoint;
@@ -686,13 +687,14 @@ impl PollThread {
         let split = self
             .consumer
             .split_partition_queue(partition.topic(), partition.partition());
-        let mut queue = split.ok_or_else(|| {
+        let messages = native::Queue::of(self.consumer.client(), partition);
+        let (mut bell, messages) = split.zip(messages).ok_or_else(|| {
             KafkaError::Subscription(format!("{partition} cannot be read on its own"))
         })?;
         let group = Arc::clone(&self.group);
         let wake = Arc::clone(&group.writers[group.writer(partition)].wake);
-        queue.set_nonempty_callback(move || wake.notify_one());
-        let queue = Arc::new(Queue::new(queue));
+        bell.set_nonempty_callback(move || wake.notify_one());
+        let queue = Arc::new(Queue::new(messages, bell));
         self.queues.insert(partition.clone(), Arc::clone(&queue));
         Ok(queue)
     }

@@ -1,12 +1,14 @@
 //! What librdkafka knows and rdkafka does not wrap: the id of a topic, which a topic that was deleted and made
-//! again does not share with the old one, and tokens of a client whose own queue nobody polls.
+//! again does not share with the old one, tokens of a client whose own queue nobody polls, and the messages of a
+//! partition many at a time.
 //!
-//! Everything that is made here is destroyed here, and nothing is kept.
+//! Everything that is made here is destroyed here, and nothing is kept but a hold on a partition's queue.
 
 #![allow(unsafe_code, reason = "rdkafka does not wrap these")]
 
-use std::ffi::{CString, c_char, c_int};
-use std::ptr::null_mut;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::{NonNull, null, null_mut};
+use std::slice;
 use std::time::Duration;
 
 use rdkafka::bindings as c;
@@ -14,6 +16,11 @@ use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use uuid::Uuid;
+
+use crate::types::{Header, RecordBuilder, TopicPartition};
+
+/// Messages that are taken from a queue at once, at most.
+const TAKEN_MAX: usize = 64;
 
 /// Gives a client its first token. One that is polled asks for it by itself.
 pub(super) fn set_token<C: ClientContext>(
@@ -123,4 +130,146 @@ fn ok(code: c::rd_kafka_resp_err_t) -> Result<(), RDKafkaErrorCode> {
         c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
         code => Err(code.into()),
     }
+}
+
+/// A hold on a partition's queue besides rdkafka's. To be dropped before the client.
+pub(super) struct Queue(NonNull<c::rd_kafka_queue_t>);
+
+// SAFETY: a queue has its own lock, and belongs to no thread.
+unsafe impl Send for Queue {}
+// SAFETY: the same.
+unsafe impl Sync for Queue {}
+
+impl Queue {
+    pub(super) fn of<C: ClientContext>(
+        client: &Client<C>,
+        partition: &TopicPartition,
+    ) -> Option<Self> {
+        let topic = CString::new(partition.topic()).ok()?;
+        let number = partition.partition();
+        // SAFETY: the client lives as long as the reference, the name as long as the call, which copies it.
+        let queue =
+            unsafe { c::rd_kafka_queue_get_partition(client.native_ptr(), topic.as_ptr(), number) };
+        NonNull::new(queue).map(Self)
+    }
+
+    /// Takes at most so many messages, without waiting.
+    pub(super) fn take(&self, max: usize) -> Messages<'_> {
+        let mut messages = [null_mut(); TAKEN_MAX];
+        let max = max.min(TAKEN_MAX);
+        // SAFETY: the queue lives as long as `self`, and the array has room for so many.
+        let count = unsafe {
+            c::rd_kafka_consume_batch_queue(self.0.as_ptr(), 0, messages.as_mut_ptr(), max)
+        };
+        Messages {
+            messages,
+            count: usize::try_from(count).unwrap_or(0), // negative where there are none
+            _queue: self,
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: it was made in `of`, and nobody uses it any more.
+        unsafe { c::rd_kafka_queue_destroy(self.0.as_ptr()) }
+    }
+}
+
+/// What was taken from a queue, in librdkafka's memory.
+pub(super) struct Messages<'q> {
+    messages: [*mut c::rd_kafka_message_t; TAKEN_MAX],
+    count: usize,
+    _queue: &'q Queue,
+}
+
+impl Messages<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    fn raw(&self) -> impl Iterator<Item = &c::rd_kafka_message_t> {
+        // SAFETY: so many were filled in, and live until they are destroyed with `self`.
+        let taken = self.messages[..self.count].iter();
+        taken.map(|message| unsafe { &**message })
+    }
+
+    /// Bytes of all keys and values.
+    pub(super) fn bytes(&self) -> usize {
+        self.raw()
+            .map(|message| message.key_len + message.len)
+            .sum()
+    }
+
+    /// Each of them: a record, or what has kept librdkafka from having one.
+    pub(super) fn iter(
+        &self,
+        with_headers: bool,
+    ) -> impl Iterator<Item = Result<RecordBuilder<'_>, RDKafkaErrorCode>> {
+        self.raw().map(move |message| {
+            ok(message.err)?;
+            let mut kind = c::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+            // SAFETY: the message lives, and so do its bytes, which are as many as it says.
+            Ok(unsafe {
+                let time = c::rd_kafka_message_timestamp(message, &raw mut kind);
+                let has_time =
+                    kind != c::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+                RecordBuilder {
+                    offset: message.offset,
+                    timestamp_ms: (has_time && time != -1).then_some(time),
+                    key: bytes(message.key, message.key_len),
+                    value: bytes(message.payload, message.len),
+                    headers: match with_headers {
+                        true => headers(message),
+                        false => Vec::new(),
+                    },
+                }
+            })
+        })
+    }
+}
+
+impl Drop for Messages<'_> {
+    fn drop(&mut self) {
+        for message in &self.messages[..self.count] {
+            // SAFETY: it came from the queue, and nothing that borrows it outlives `self`.
+            unsafe { c::rd_kafka_message_destroy(*message) }
+        }
+    }
+}
+
+/// # Safety
+/// `message` is a live message.
+unsafe fn headers(message: &c::rd_kafka_message_t) -> Vec<Header> {
+    let mut all = Vec::new();
+    let mut headers = null_mut();
+    // SAFETY: names end with a NUL, values are as long as is said, and both live as long as the message.
+    unsafe {
+        if ok(c::rd_kafka_message_headers(message, &raw mut headers)).is_err() {
+            return all; // it has none
+        }
+        let (mut name, mut value, mut length) = (null(), null(), 0);
+        while ok(c::rd_kafka_header_get_all(
+            headers,
+            all.len(),
+            &raw mut name,
+            &raw mut value,
+            &raw mut length,
+        ))
+        .is_ok()
+        {
+            all.push(Header {
+                name: CStr::from_ptr(name).to_string_lossy().into_owned(),
+                value: bytes(value, length).map(<[u8]>::to_vec),
+            });
+        }
+    }
+    all
+}
+
+/// # Safety
+/// Where `start` is not null, so many bytes live there as long as `'a`.
+unsafe fn bytes<'a>(start: *const c_void, length: usize) -> Option<&'a [u8]> {
+    // SAFETY: as above.
+    (!start.is_null()).then(|| unsafe { slice::from_raw_parts(start.cast(), length) })
 }

@@ -1,15 +1,16 @@
 //! The records of one partition, and how far they were handed over.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
+use bytes::BytesMut;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Headers, Message};
 
 use super::member::Callbacks;
-use crate::types::{Header, NextOffset, Record, RecordBuilder};
+use super::native;
+use super::settings::PREFETCH_MIN;
+use crate::types::{NextOffset, Record};
 
 /// How far a partition's records were handed over. Shared without the queue, which keeps the client alive.
 #[derive(Debug)]
@@ -39,9 +40,17 @@ impl Progress {
 
 /// The records of one partition. One handle for the client's life: dropping it would silence the partition.
 pub(crate) struct Queue {
-    records: PartitionQueue<Callbacks>,
+    messages: native::Queue,
+    /// Rings where there are records, and keeps the client alive.
+    _bell: PartitionQueue<Callbacks>,
     progress: Arc<Progress>,
+    /// Bytes of the largest record that was taken last, which the next ones are expected to have.
+    largest: AtomicUsize,
 }
+
+/// So much is taken at once, and a batch may be larger by that. Where records become larger all of a sudden it may be
+/// more, but never more than was fetched ahead.
+const TAKEN_BYTES: usize = PREFETCH_MIN;
 
 /// What a queue has at the moment.
 pub(crate) enum Polled {
@@ -60,13 +69,15 @@ pub(crate) enum Polled {
 }
 
 impl Queue {
-    pub(super) fn new(records: PartitionQueue<Callbacks>) -> Self {
+    pub(super) fn new(messages: native::Queue, bell: PartitionQueue<Callbacks>) -> Self {
         Self {
-            records,
+            messages,
+            _bell: bell,
             progress: Arc::new(Progress {
                 next: AtomicI64::new(0),
                 stands_still_before: AtomicI64::new(MOVES),
             }),
+            largest: AtomicUsize::new(0),
         }
     }
 
@@ -74,23 +85,35 @@ impl Queue {
         &self.progress
     }
 
-    /// Takes the next record, without waiting; without its headers if nobody reads them, since
-    /// librdkafka parses them only when asked.
-    pub(crate) fn poll(&self, with_headers: bool) -> Polled {
+    /// Takes what comes next, without waiting: at most so many records, and about [`TAKEN_BYTES`] of them. Without headers
+    /// if nobody reads them, since librdkafka parses them only when asked.
+    pub(crate) fn take(&self, max: usize, with_headers: bool) -> Vec<Polled> {
         loop {
-            let polled = self.records.poll(Duration::ZERO);
-            let message = match polled {
-                None => return self.nothing(),
-                Some(Ok(message)) => message,
-                Some(Err(error)) => return trouble(error),
-            };
-            // Fetched once more, from where a whole list began while the record was being taken.
-            if message.offset() < self.progress.next().get() {
-                continue;
+            let fit = TAKEN_BYTES.checked_div(self.largest.load(Ordering::Relaxed));
+            let messages = self.messages.take(max.min(fit.unwrap_or(1)).max(1));
+            if messages.len() == 0 {
+                return vec![self.nothing()];
             }
-            let after = NextOffset::after(message.offset());
-            self.progress.begin(after);
-            return Polled::Record(copy(&message, with_headers));
+            let mut polled = Vec::with_capacity(messages.len());
+            let mut bytes = BytesMut::with_capacity(messages.bytes());
+            let mut largest = 0;
+            for message in messages.iter(with_headers) {
+                match message {
+                    // Fetched once more, from where a whole list began while the record was being taken.
+                    Ok(record) if record.offset < self.progress.next().get() => {}
+                    Ok(record) => {
+                        self.progress.begin(NextOffset::after(record.offset));
+                        let record = record.build_in(&mut bytes);
+                        largest = largest.max(record.size());
+                        polled.push(Polled::Record(record));
+                    }
+                    Err(code) => polled.push(trouble(code)),
+                }
+            }
+            self.largest.store(largest, Ordering::Relaxed);
+            if !polled.is_empty() {
+                return polled;
+            }
         }
     }
 
@@ -102,10 +125,8 @@ impl Queue {
     }
 }
 
-fn trouble(error: KafkaError) -> Polled {
-    let KafkaError::MessageConsumption(code) = &error else {
-        return Polled::Failed(error);
-    };
+fn trouble(code: RDKafkaErrorCode) -> Polled {
+    let error = KafkaError::MessageConsumption(code);
     match code {
         RDKafkaErrorCode::AutoOffsetReset => Polled::OutOfRange,
         // After a bad checksum librdkafka goes on somewhere behind it, and says so only here.
@@ -117,24 +138,4 @@ fn trouble(error: KafkaError) -> Polled {
         | RDKafkaErrorCode::Underflow => Polled::Unreadable(error),
         _ => Polled::Failed(error),
     }
-}
-
-/// Copies a record out of librdkafka, whose memory must not be held.
-pub(super) fn copy(message: &BorrowedMessage<'_>, with_headers: bool) -> Record {
-    let headers = with_headers.then(|| message.headers()).flatten();
-    let headers = headers.map(|headers| {
-        let header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
-            name: h.key.to_owned(),
-            value: h.value.map(<[u8]>::to_vec),
-        };
-        headers.iter().map(header).collect()
-    });
-    RecordBuilder {
-        offset: message.offset(),
-        timestamp_ms: message.timestamp().to_millis(),
-        key: message.key(),
-        value: message.payload(),
-        headers: headers.unwrap_or_default(),
-    }
-    .build()
 }

@@ -207,14 +207,11 @@ impl TestMember {
                 Some(queue) => Arc::clone(queue),
                 None => self.fetch(number, next),
             };
-            while let Some(offset) = poll(&queue) {
+            for offset in poll(&queue, last + 1 - next) {
                 assert_eq!(offset, next);
                 next += 1;
-                if next > last {
-                    return true;
-                }
             }
-            false
+            next > last
         });
     }
 
@@ -230,16 +227,18 @@ impl TestMember {
     }
 }
 
-/// The next record's offset, if there is one now.
+/// The offsets of the next records that are there now, at most so many.
 #[track_caller]
-fn poll(queue: &Queue) -> Option<i64> {
-    match queue.poll(false) {
+fn poll(queue: &Queue, max: i64) -> Vec<i64> {
+    let polled = queue.take(usize::try_from(max).unwrap(), false).into_iter();
+    let offset = |polled| match polled {
         Polled::Record(record) => Some(record.offset()),
         Polled::Nothing | Polled::Failed(_) => None,
         Polled::StandsStill { end } => panic!("stands still before {end}"),
         Polled::OutOfRange => panic!("out of range"),
         Polled::Unreadable(error) => panic!("{error}"),
-    }
+    };
+    polled.filter_map(offset).collect()
 }
 
 /// Takes records until the one at `last`: exactly those from `from` on, each once.
@@ -247,14 +246,11 @@ fn poll(queue: &Queue) -> Option<i64> {
 fn take(queue: &Queue, from: i64, last: i64) {
     let mut next = from;
     wait_until("the records have come", || {
-        while let Some(offset) = poll(queue) {
+        for offset in poll(queue, last + 1 - next) {
             assert_eq!(offset, next);
             next += 1;
-            if next > last {
-                return true;
-            }
         }
-        false
+        next > last
     });
 }
 
@@ -283,6 +279,32 @@ fn members_that_come_and_go_share_all_partitions() {
         first.wait_for_all(4);
         first.stop();
     });
+}
+
+// A batch grows by what is taken at once.
+#[test]
+fn small_records_are_taken_many_at_once_and_large_ones_one_by_one() {
+    let (large, small) = (20, 500);
+    let brokers = Brokers::new(1, 1);
+    let producer = brokers.producer();
+    let sizes = std::iter::repeat_n(20_000, large).chain(std::iter::repeat_n(2, small));
+    for size in sizes {
+        let payload = vec![b'x'; size];
+        let record = BaseRecord::<(), [u8]>::to(TOPIC).partition(0);
+        producer.send(record.payload(&payload)).unwrap();
+    }
+    producer.flush(LONG).unwrap();
+    let mut member = brokers.join_alone(GroupProtocol::Classic);
+    let queue = member.fetch(0, 0);
+    let mut taken = Vec::new();
+    wait_until("all have come", || {
+        taken.push(poll(&queue, 1_000).len());
+        taken.iter().sum::<usize>() == large + small
+    });
+    taken.retain(|count| *count > 0);
+    assert_eq!(taken[..large], [1; 20], "{taken:?}");
+    assert!(taken.iter().any(|count| *count > 1), "{taken:?}");
+    member.stop();
 }
 
 // Whatever was fetched before, and however far the queue was read: the first record is the one asked for.
@@ -400,7 +422,7 @@ fn brokers_that_are_away_for_a_while_cost_no_record() {
             let began = Instant::now();
             let mut given = Vec::new();
             while began.elapsed() < Duration::from_millis(400) {
-                given.extend(poll(&member.queues[&0]));
+                given.extend(poll(&member.queues[&0], 100));
                 assert!(member.ended.is_empty());
             }
             let next = from + 25 + i64::try_from(given.len()).unwrap();

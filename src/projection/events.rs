@@ -96,30 +96,26 @@ impl<'a> Events<'a> {
     /// The events that are not filtered and have an entity if the projection knows entities, by entity (bytes), then in arrival order: the order in
     /// which gate rows are locked by every writer, so that two of them never wait for each other.
     pub(crate) fn by_entity(&self) -> Vec<Ref> {
-        let mut order: Vec<(u64, Ref)> = (0..self.filtered.len() as Ref)
+        let mut order: Vec<_> = (0..self.filtered.len() as Ref)
             .filter(|event| !self.filtered[*event as usize])
             // What cannot be read holds up nobody.
             .filter(|event| {
                 !self.rejected.contains_key(event) || self.readable_entity(*event).is_some()
             })
-            .map(|event| (prefix(self.entity(event)), event))
+            .map(|event| (sorts_like(self.entity(event)), event))
             .collect();
-        order.sort_unstable_by(|(a_prefix, a), (b_prefix, b)| {
-            a_prefix
-                .cmp(b_prefix)
-                .then_with(|| self.entity(*a).cmp(self.entity(*b)))
-                .then(a.cmp(b))
-        });
+        order.sort_unstable();
         order.into_iter().map(|(_, event)| event).collect()
     }
 }
 
-/// The first bytes of a text as a number that sorts like them: spares most look-ups while sorting.
-fn prefix(text: &str) -> u64 {
-    let mut first = [0; 8];
-    let length = text.len().min(first.len());
-    first[..length].copy_from_slice(&text.as_bytes()[..length]);
-    u64::from_be_bytes(first)
+/// What sorts like a text, mostly by one number: of its first bytes and how many there are. Then comes the rest.
+fn sorts_like(text: &str) -> (u128, &[u8]) {
+    let (first, rest) = text.as_bytes().split_at(text.len().min(15));
+    let mut bytes = [0; 16];
+    bytes[..first.len()].copy_from_slice(first);
+    bytes[15] = first.len() as u8;
+    (u128::from_be_bytes(bytes), rest)
 }
 
 /// The admitted events of a batch, as a handler sees them.
@@ -263,5 +259,20 @@ impl<'a> Event<'a> {
             }
         };
         parsed.map_err(|error| HandlerError::terminal(format!("value: {error}")).at(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_sorted_by_all_of_their_bytes() {
+        let long = "fifteen letters";
+        let (a, b) = (format!("{long}a"), format!("{long}b"));
+        let mut texts = ["", "a", "a\0", "a\0b", "ab", "b", long, &a, &b, "ü"];
+        texts.reverse();
+        texts.sort_unstable_by_key(|text| sorts_like(text));
+        assert!(texts.is_sorted(), "{texts:?}");
     }
 }

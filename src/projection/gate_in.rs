@@ -13,6 +13,7 @@ use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo, PgValueRef};
 use sqlx::{AssertSqlSafe, Decode, Encode, PgConnection, Postgres, Row as _, Type};
 
+use super::column::TextColumn;
 use super::entity_type::EntityType;
 use super::fold::quoted;
 use super::handler::HandlerError;
@@ -86,12 +87,15 @@ impl GateIn {
         // Both are sorted, and each entity is asked for once.
         match keys.find(|key| !asked.any(|entity| entity == *key)) {
             None => {
-                let sorted = keyed
-                    .into_iter()
-                    .map(|(_, sequence, index)| (sequence, index));
-                let sorted = sorted.collect();
+                let mut keys = TextColumn::default();
+                let mut sorted = Vec::with_capacity(keyed.len());
+                for (key, sequence, index) in keyed {
+                    keys.push(Some(key));
+                    sorted.push((sequence, index));
+                }
                 Ok(GateRows {
                     rows,
+                    keys,
                     sorted,
                     alone: false,
                 })
@@ -107,10 +111,6 @@ impl GateIn {
     }
 }
 
-fn key(row: &PgRow) -> &str {
-    row.try_get(0).unwrap_or_default() // seen to be text when it was read
-}
-
 impl fmt::Display for GateIn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.table, self.key)
@@ -121,7 +121,8 @@ impl fmt::Display for GateIn {
 #[derive(Default)]
 pub(crate) struct GateRows {
     rows: Vec<PgRow>,
-    /// Sequence and index of each row, by entity.
+    /// Key of each row, by entity, and its sequence and index.
+    keys: TextColumn,
     sorted: Vec<(i64, usize)>,
     /// Whether nobody else can write any meanwhile.
     pub(super) alone: bool,
@@ -141,10 +142,7 @@ impl GateRows {
 
     /// Finds rows of entities that are asked for in ascending order.
     pub(crate) fn walk(&self) -> Walk<'_> {
-        Walk {
-            rows: &self.rows,
-            rest: &self.sorted,
-        }
+        Walk { of: self, next: 0 }
     }
 }
 
@@ -188,18 +186,17 @@ impl Decode<'_, Postgres> for Place {
 
 /// See [`GateRows::walk`].
 pub(crate) struct Walk<'r> {
-    rows: &'r [PgRow],
-    rest: &'r [(i64, usize)],
+    of: &'r GateRows,
+    next: usize,
 }
 
 impl<'r> Walk<'r> {
     /// The sequence that an entity's row carries, and the row. The entity must not be before the last one asked for.
     pub(crate) fn find(&mut self, entity: &str) -> Option<(i64, &'r PgRow)> {
-        while let Some((&(sequence, index), rest)) = self.rest.split_first() {
-            let row = &self.rows[index];
-            match key(row).cmp(entity) {
-                Ordering::Less => self.rest = rest,
-                Ordering::Equal => return Some((sequence, row)),
+        while let Some(&(sequence, index)) = self.of.sorted.get(self.next) {
+            match self.of.keys.get(self.next).cmp(&Some(entity)) {
+                Ordering::Less => self.next += 1,
+                Ordering::Equal => return Some((sequence, &self.of.rows[index])),
                 Ordering::Greater => return None,
             }
         }

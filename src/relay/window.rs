@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::DeliveryFuture;
 use tracing::warn;
 
 use super::message::{Values, headers};
@@ -15,7 +14,7 @@ use crate::engine::backoff;
 use crate::engine::quarantine::{Failure, Verdict, decide};
 use crate::engine::redact::TEXT_MAX;
 use crate::failpoint;
-use crate::kafka::{Enqueued, delivered};
+use crate::kafka::{Delivery, Enqueued, delivered};
 use crate::store::relay::Outgoing;
 use crate::store::relay_quarantine::Entry;
 use crate::telemetry;
@@ -28,7 +27,7 @@ type Refusal = (Failure, String);
 
 /// What becomes of a message of the window.
 enum Answer {
-    Coming(DeliveryFuture),
+    Coming(Delivery),
     /// It is in quarantine.
     PassedOver,
     /// It was not handed over.

@@ -1,5 +1,6 @@
 //! A Kafka record, copied out of the client once.
 
+use bytes::{Bytes, BytesMut};
 use chrono::{DateTime, Datelike as _, Utc};
 use uuid::Uuid;
 
@@ -8,12 +9,12 @@ const DIGESTS: Uuid = Uuid::from_u128(0x2b1e_6f0c_58a7_4d0e_9d1b_0a64_51c7_3f92)
 
 /// A record's key, value and headers as the bytes Kafka delivered, and where it stood.
 ///
-/// Key and value share one allocation. A missing value is a tombstone and differs from an empty one.
+/// Key and value share one allocation, with those of the records that were fetched along. A missing value is a tombstone and differs from an empty one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     offset: i64,
     timestamp_ms: Option<i64>,
-    bytes: Box<[u8]>,
+    bytes: Bytes,
     key_len: Option<usize>,
     has_value: bool,
     headers: Box<[Header]>,
@@ -46,15 +47,17 @@ pub struct RecordBuilder<'a> {
 impl RecordBuilder<'_> {
     /// Copies the parts.
     pub fn build(self) -> Record {
-        let key = self.key.unwrap_or_default();
-        let value = self.value.unwrap_or_default();
-        let mut bytes = Vec::with_capacity(key.len() + value.len());
-        bytes.extend_from_slice(key);
-        bytes.extend_from_slice(value);
+        self.build_in(&mut BytesMut::new())
+    }
+
+    /// Copies the parts behind what was copied to `buffer` before.
+    pub(crate) fn build_in(self, buffer: &mut BytesMut) -> Record {
+        buffer.extend_from_slice(self.key.unwrap_or_default());
+        buffer.extend_from_slice(self.value.unwrap_or_default());
         Record {
             offset: self.offset,
             timestamp_ms: self.timestamp_ms,
-            bytes: bytes.into_boxed_slice(),
+            bytes: buffer.split().freeze(),
             key_len: self.key.map(<[u8]>::len),
             has_value: self.value.is_some(),
             headers: self.headers.into_boxed_slice(),

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rdkafka::producer::DeliveryFuture;
 
 use super::ledger::{Fold, Ledger};
 use super::stage::Stage;
 use super::written::Written;
 use crate::cli::{CODE_NEEDS_A_PERSON, Failed};
-use crate::kafka::{Connection, Enqueued, Producer, delivered, read_all};
+use crate::kafka::{Connection, Delivery, Enqueued, Producer, delivered, read_all};
 use crate::types::Record;
 
 const IN_FLIGHT_MAX: usize = 20_000;
@@ -49,7 +48,7 @@ pub(super) async fn produce(
     Ok(ledger.into_fold())
 }
 
-async fn settle(delivery: Option<DeliveryFuture>) -> anyhow::Result<()> {
+async fn settle(delivery: Option<Delivery>) -> anyhow::Result<()> {
     let Some(delivery) = delivery else {
         tokio::time::sleep(Duration::from_millis(10)).await;
         return Ok(());

@@ -4,13 +4,12 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
-use rdkafka::message::{BorrowedMessage, Headers as _};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
 use crate::config::Config;
 use crate::engine::explain::Log;
-use crate::kafka::{Cluster, ClusterError, Connection};
-use crate::types::{Header, Record, RecordBuilder, TopicPartition};
+use crate::kafka::{Cluster, ClusterError, Connection, copy};
+use crate::types::{Record, TopicPartition};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
@@ -86,22 +85,4 @@ fn read(
             Some(Ok(_)) | None => return Err(ClusterError::NoEnd(ANSWER_TIMEOUT)),
         }
     }
-}
-
-fn copy(message: &BorrowedMessage<'_>) -> Record {
-    let header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
-        name: h.key.to_owned(),
-        value: h.value.map(<[u8]>::to_vec),
-    };
-    let headers = message.headers();
-    RecordBuilder {
-        offset: message.offset(),
-        timestamp_ms: message.timestamp().to_millis(),
-        key: message.key(),
-        value: message.payload(),
-        headers: headers
-            .map(|headers| headers.iter().map(header).collect())
-            .unwrap_or_default(),
-    }
-    .build()
 }

@@ -74,13 +74,20 @@ impl Writer {
                 continue;
             };
             let bound = self.bound(partition);
-            // What is behind the bound is left in the queue; at most one record of it is held.
+            let mut taken = Vec::new().into_iter();
+            // What is taken is held, all of it. What is behind the bound is left in the queue, but for the last few taken.
             while running.ended.is_none()
-                && expected(running) < bound
-                && records < work.batch_records_max
-                && bytes < self.limits.batch_bytes_max
+                && (taken.len() > 0
+                    || expected(running) < bound
+                        && records < work.batch_records_max
+                        && bytes < self.limits.batch_bytes_max)
             {
-                match running.queue.poll(with_headers) {
+                let Some(polled) = taken.next() else {
+                    let room = work.batch_records_max - records;
+                    taken = running.queue.take(room, with_headers).into_iter();
+                    continue;
+                };
+                match polled {
                     Polled::Record(record) => {
                         if matches!(running.passed, Passed::Unknown) {
                             running.passed = Passed::Askable;
