@@ -12,6 +12,9 @@ mkdir -p "$LOCAL_DIR/logs"
 LOCAL_DIR=$(cd "$LOCAL_DIR" && pwd)
 ENV_FILE=$LOCAL_DIR/env
 
+# What is left out by default is tested too, in the same build: a second one would take longer than all that it adds.
+# shellcheck disable=SC2034
+TEST_FEATURES=failpoints,opentelemetry
 EX_UNAVAILABLE=69 # sysexits.h: something that is needed is missing
 
 KAFKA_VERSION=${KAFKA_VERSION:-$(sed -n 's/.*<kafka.version>\(.*\)<.*/\1/p' "$HERE/kafka/pom.xml")}
