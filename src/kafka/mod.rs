@@ -8,6 +8,7 @@ mod client;
 mod cluster;
 mod commit;
 mod failure;
+mod group;
 mod member;
 mod membership;
 mod mock;
@@ -25,7 +26,8 @@ mod tests;
 
 pub(crate) use cluster::{Cluster, Error as ClusterError, Watermarks};
 pub(crate) use failure::MemberError;
-pub(crate) use member::{ABORT_TIMEOUT, Fetched, Joined, Member};
+pub(crate) use group::ABORT_TIMEOUT;
+pub(crate) use member::{Fetched, Joined, Member};
 pub(crate) use membership::{Assignment, Input, Inputs, MemberSettings};
 pub(crate) use mock::MockBroker;
 pub(crate) use neighbours::{DatabaseTag, Neighbours, client_id};

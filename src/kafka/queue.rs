@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::member::Callbacks;
+use super::group::Callbacks;
 use super::native;
 use super::settings::PREFETCH_MIN;
 use crate::types::{NextOffset, Record};
