@@ -181,7 +181,7 @@ impl Inner {
             }
             Action::Discard => {
                 let why = body.why.clone().ok_or_else(|| missing("why"))?;
-                let filter = which(body)?.filter(Some(name), false);
+                let filter = which(body)?.filter_of(projection);
                 let _alone = self.letters.try_lock().map_err(|_| busy())?;
                 let letters = dead_letter::choose(connection, &filter, LETTERS_MAX).await?;
                 if letters.is_empty() {
@@ -195,7 +195,7 @@ impl Inner {
                 Ok(Ok(json!({ "discarded": letters.len() })))
             }
             Action::Redrive => {
-                let filter = which(body)?.filter(Some(name), false);
+                let filter = which(body)?.filter_of(projection);
                 let _alone = self.letters.try_lock().map_err(|_| busy())?;
                 let letters = dead_letter::choose(connection, &filter, LETTERS_MAX).await?;
                 let begun = runtime::begin_redrive(connection, name, letters.len(), operator).await;

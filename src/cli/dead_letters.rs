@@ -135,6 +135,16 @@ impl Which {
             all,
         }
     }
+
+    /// Of one projection: an entity is meant however it is spelled.
+    pub(super) fn filter_of(&self, projection: &Projection) -> Filter {
+        let spelled = |entity: String| projection.spelled(&entity).unwrap_or(entity);
+        let filter = self.filter(Some(projection.name()), false);
+        Filter {
+            entity: filter.entity.map(spelled),
+            ..filter
+        }
+    }
 }
 
 pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
@@ -343,7 +353,7 @@ async fn execute_redrive(arguments: Redrive, registry: Registry) -> Done {
     let projection = find(&all, &arguments.projection)?;
     let database = database(&config)?;
     let mut connection = connect(&database).await?;
-    let filter = arguments.which.filter(Some(&arguments.projection), false);
+    let filter = arguments.which.filter_of(projection);
     let letters = dead_letter::choose(&mut connection, &filter, LETTERS_MAX).await?;
     println!(
         "{}; with an entity goes all that waits of it, in order",
@@ -509,7 +519,7 @@ async fn execute_discard(arguments: Discard, registry: Registry) -> Done {
     let projection = find(&all, &arguments.projection)?;
     let database = database(&config)?;
     let mut connection = connect(&database).await?;
-    let filter = arguments.which.filter(Some(&arguments.projection), false);
+    let filter = arguments.which.filter_of(projection);
     let letters = dead_letter::choose(&mut connection, &filter, LETTERS_MAX).await?;
     let first = dead_letter::list(&mut connection, &filter, 1).await?;
     let (Some(first), false) = (first.first(), letters.is_empty()) else {

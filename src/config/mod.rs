@@ -255,6 +255,9 @@ pub(crate) fn draft(path: &Path, environment: impl Iterator<Item = (String, Stri
     }
 }
 
+/// Mistakes of syntax that are told: an array that is not closed makes one of every line behind it.
+const SYNTAX_MAX: usize = 3;
+
 /// Reads configuration from text; relative paths in it are relative to `folder`.
 pub(crate) fn parse(
     name: &str,
@@ -268,8 +271,10 @@ pub(crate) fn parse(
         ..Draft::default()
     };
     draft.problems.add_file(name, text);
-    let (root, syntax) = DeTable::parse_recoverable(text);
-    for error in syntax {
+    let (root, mut syntax) = DeTable::parse_recoverable(text);
+    syntax.sort_by_key(|error| error.span().map(|span| span.start));
+    // What is far behind the first mistake is misread by it.
+    for error in syntax.into_iter().take(SYNTAX_MAX) {
         let place = error
             .span()
             .map_or_else(|| file.whole(), |span| file.place(span.start));

@@ -913,6 +913,27 @@ fn the_syntax_is_checked_first() {
         ],
     );
     check("[a]\n[a]\n", &["2:2 duplicate key"]);
+    // What is not closed makes a mistake of each line behind it.
+    let text = format!("[a]\nx = [1\n{}", "y = 1\n".repeat(9));
+    let found = shown(&read_text(&text, &[]).problems);
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert_eq!(
+        found[0],
+        "3:1 missing comma between array elements, expected `,`"
+    );
+}
+
+#[test]
+fn a_tombstone_that_is_an_event_has_no_value_to_read() {
+    let tombstones = |entity: &str| {
+        let in_key = PROJECTION.replace(
+            "gate",
+            &format!("entity = \"{entity}\"\ntombstones = \"event\"\ngate"),
+        );
+        shown(&read_text(&format!("{GOOD}{in_key}"), &[]).problems)
+    };
+    assert_eq!(tombstones("key"), [""; 0]);
+    assert!(tombstones("/a")[0].contains("in which `entity` is looked for"));
 }
 
 #[test]

@@ -15,9 +15,10 @@ use rdkafka::bindings as c;
 use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::BorrowedMessage;
 use uuid::Uuid;
 
-use crate::types::{Header, RecordBuilder, TopicPartition};
+use crate::types::{Header, Record, RecordBuilder, TopicPartition};
 
 /// Messages that are taken from a queue at once, at most.
 const TAKEN_MAX: usize = 64;
@@ -208,23 +209,8 @@ impl Messages<'_> {
     ) -> impl Iterator<Item = Result<RecordBuilder<'_>, RDKafkaErrorCode>> {
         self.raw().map(move |message| {
             ok(message.err)?;
-            let mut kind = c::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
-            // SAFETY: the message lives, and so do its bytes, which are as many as it says.
-            Ok(unsafe {
-                let time = c::rd_kafka_message_timestamp(message, &raw mut kind);
-                let has_time =
-                    kind != c::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
-                RecordBuilder {
-                    offset: message.offset,
-                    timestamp_ms: (has_time && time != -1).then_some(time),
-                    key: bytes(message.key, message.key_len),
-                    value: bytes(message.payload, message.len),
-                    headers: match with_headers {
-                        true => headers(message),
-                        false => Vec::new(),
-                    },
-                }
-            })
+            // SAFETY: it lives as long as `self`.
+            Ok(unsafe { record(message, with_headers) })
         })
     }
 }
@@ -234,6 +220,33 @@ impl Drop for Messages<'_> {
         for message in &self.messages[..self.count] {
             // SAFETY: it came from the queue, and nothing that borrows it outlives `self`.
             unsafe { c::rd_kafka_message_destroy(*message) }
+        }
+    }
+}
+
+/// Copies a message that rdkafka has. Its own headers do not take a name that is no UTF-8.
+pub(crate) fn copy(message: &BorrowedMessage<'_>) -> Record {
+    // SAFETY: it lives as long as the reference.
+    unsafe { record(&*message.ptr(), true) }.build()
+}
+
+/// # Safety
+/// `message` is a live message, without an error.
+unsafe fn record(message: &c::rd_kafka_message_t, with_headers: bool) -> RecordBuilder<'_> {
+    let mut kind = c::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+    // SAFETY: the message lives, and so do its bytes, which are as many as it says.
+    unsafe {
+        let time = c::rd_kafka_message_timestamp(message, &raw mut kind);
+        let has_time = kind != c::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+        RecordBuilder {
+            offset: message.offset,
+            timestamp_ms: (has_time && time != -1).then_some(time),
+            key: bytes(message.key, message.key_len),
+            value: bytes(message.payload, message.len),
+            headers: match with_headers {
+                true => headers(message),
+                false => Vec::new(),
+            },
         }
     }
 }

@@ -64,7 +64,7 @@ pub(crate) enum Polled {
     OutOfRange,
     /// The log cannot be read here. What the queue has behind this does not follow on what it had before.
     Unreadable(KafkaError),
-    /// librdkafka could not fetch, and tries again by itself.
+    /// librdkafka could not fetch. It tries again by itself, but counts what it could not fetch as passed: fetch anew.
     Failed(KafkaError),
 }
 

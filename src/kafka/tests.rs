@@ -406,6 +406,34 @@ fn a_fetch_that_the_broker_refuses_is_tried_again() {
     });
 }
 
+// What a writer's rule rests on, to claim anew after any error: the record at the error counts as passed until then.
+#[test]
+fn a_fetch_that_failed_is_right_again_once_it_is_made_anew() {
+    let brokers = Brokers::new(1, 1);
+    brokers.produce(10);
+    let mut member = brokers.join_alone(GroupProtocol::Classic);
+    member.take(0, 0, 9);
+    let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN;
+    brokers
+        .cluster
+        .request_errors(RDKafkaApiKey::Fetch, &[error]);
+    let queue = Arc::clone(&member.queues[&0]);
+    wait_until("the fetch has failed", || {
+        let polled = queue.take(1, false);
+        matches!(polled[..], [Polled::Failed(_)])
+    });
+    let passed = |member: &TestMember| {
+        let passed = member.member.passed(&partition(0)).blocking_recv();
+        passed.map(NextOffset::get)
+    };
+    assert_eq!(passed(&member), Ok(11));
+    member.fetch(0, 10);
+    brokers.produce(1);
+    member.take(0, 10, 10);
+    assert_eq!(passed(&member), Ok(11));
+    member.stop();
+}
+
 #[test]
 fn brokers_that_are_away_for_a_while_cost_no_record() {
     with_each_protocol(|protocol| {

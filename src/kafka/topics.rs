@@ -8,14 +8,13 @@ use rdkafka::admin::{
 };
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::client::Client;
 use super::cluster::Error;
 use super::native;
 use super::settings::Connection;
-use crate::types::{Header, Record, RecordBuilder, TopicPartition};
+use crate::types::{Record, TopicPartition};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
@@ -156,7 +155,7 @@ pub(crate) fn read_all(
     let mut records = Vec::new();
     while !open.is_empty() {
         match consumer.poll(POLL) {
-            Some(Ok(message)) => records.push(copy(&message)),
+            Some(Ok(message)) => records.push(native::copy(&message)),
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 open.remove(&partition);
             }
@@ -166,23 +165,4 @@ pub(crate) fn read_all(
         }
     }
     Ok(records)
-}
-
-/// Copies a record out of librdkafka.
-pub(crate) fn copy(message: &BorrowedMessage<'_>) -> Record {
-    let header = |h: rdkafka::message::Header<'_, &[u8]>| Header {
-        name: h.key.to_owned(),
-        value: h.value.map(<[u8]>::to_vec),
-    };
-    let headers = message.headers();
-    RecordBuilder {
-        offset: message.offset(),
-        timestamp_ms: message.timestamp().to_millis(),
-        key: message.key(),
-        value: message.payload(),
-        headers: headers
-            .map(|headers| headers.iter().map(header).collect())
-            .unwrap_or_default(),
-    }
-    .build()
 }

@@ -1,6 +1,5 @@
 //! What a projection is, apart from its code.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use super::bulk::Bulk;
 use super::column::Column;
 use super::entity_type::EntityType;
 use super::fold::{Fold, Folded};
-use super::format::{Format, Framing, Types, ValueLimits};
+use super::format::{Avro, Format, Framing, Types, ValueLimits};
 use super::gate_in::GateIn;
 use super::handler::{BatchHandler, Erased, EventHandler, Handler, OneByOne};
 use super::outgoing::Outgoing;
@@ -513,10 +512,13 @@ impl Projection {
     }
 
     /// An entity that somebody names, as it is spelled here.
-    pub(crate) fn spelled(&self, entity: &str) -> String {
-        // What is no value of the type is no entity, and is found nowhere.
+    ///
+    /// # Errors
+    /// That it can be none.
+    pub(crate) fn spelled(&self, entity: &str) -> Result<String, String> {
         let spelled = self.entity_type.spelled(entity.into());
-        spelled.map_or_else(|_| entity.to_owned(), Cow::into_owned)
+        let spelled = spelled.map_err(|why| format!("`{entity}` can be no entity: {why}"))?;
+        Ok(spelled.into_owned())
     }
 
     /// What the tables' content depends on, as text that says what differs when it differs.
@@ -577,11 +579,32 @@ impl Projection {
     /// Stored with the generation too, to say at a start that they have changed. They do not keep a claim
     /// from going on: a statement that is repaired must be able to.
     pub(crate) fn statements(&self) -> String {
-        let (format, columns, types) = (&self.format, &self.columns, &self.types);
+        let format = match &self.format {
+            Format::Json => "json",
+            Format::Avro(_) => "avro",
+            Format::CloudEvents => "cloudevents",
+            Format::Debezium(_) => "debezium",
+        };
+        let schema = self.format.avro().map(|avro| &avro.schema);
+        let framed = match self.format.avro() {
+            // The usual case, as it was written before there was another one.
+            Some(Avro {
+                framing: Framing::Confluent,
+                key: None,
+                ..
+            })
+            | None => String::new(),
+            Some(avro) => format!(
+                " {:?} {:?}",
+                avro.framing,
+                avro.key.as_ref().map(|key| &key.schema)
+            ),
+        };
+        let (columns, types) = (&self.columns, &self.types);
         let (tombstones, seed) = (self.tombstones.unwrap_or_default(), &self.seed);
         let handler = self.handler.statements();
         format!(
-            "format {format:?}; columns {columns:?}; types {types:?}; tombstones {tombstones:?}; seed {seed:?}; {handler}"
+            "format {format} {schema:?}{framed}; columns {columns:?}; types {types:?}; tombstones {tombstones:?}; seed {seed:?}; {handler}"
         )
     }
 }

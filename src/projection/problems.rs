@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::definition::{First, Gate, OnFailure, Projection};
+use super::definition::{First, Gate, OnFailure, Projection, Tombstones};
 use super::entity_type::EntityType;
-use super::format::{Types, UnknownType};
+use super::format::{Format, Types, UnknownType};
+use super::source::Source;
 
 impl Projection {
     /// Contradictions in the definition.
@@ -88,6 +89,28 @@ impl Projection {
                     "columns",
                     format!("column `{}` is declared twice", column.name),
                     "remove one",
+                );
+            }
+        }
+        let in_value = |source: &Option<Source>| {
+            matches!(source, Some(Source::Pointer(_) | Source::Envelope(_)))
+        };
+        let gated = self.gate != Gate::None;
+        for (name, source, is_needed) in [
+            ("entity", &self.entity, true),
+            ("sequence", &self.sequence, gated),
+            ("event_id", &self.event_id, true),
+        ] {
+            let is_event = self.tombstones == Some(Tombstones::Event);
+            // A CloudEvent without data is none.
+            let is_event = is_event && !matches!(self.format, Format::CloudEvents);
+            if is_event && is_needed && in_value(source) {
+                add(
+                    "tombstones",
+                    format!(
+                        "a tombstone has no value, in which `{name}` is looked for: none could be applied"
+                    ),
+                    "take it from \"key\", \"key:<pointer>\" or \"header:<name>\", or filter tombstones",
                 );
             }
         }

@@ -78,7 +78,7 @@ impl fmt::Display for Waits {
             Self::Paused => f.write_str("the projection is paused"),
             Self::OtherDefinition { stored, mine } => write!(
                 f,
-                "the tables were built by another definition ({stored}); this process has ({mine}). Nothing is applied to them. `tidegate rebuild start` builds new ones beside them while the others serve on; `tidegate reset` empties them and builds them anew"
+                "the tables were built by another definition ({stored}); this process has ({mine}). Nothing is applied to them. `tidegate rebuild start` builds new ones beside them while the others serve on; `tidegate reset` empties them and builds them anew, where their setup is still the same"
             ),
             Self::NoProjection => f.write_str("the projection is not in the database"),
             Self::NotBuilding => f.write_str("the generation is not being built any more"),

@@ -134,7 +134,8 @@ async fn accept_gap_in(
     operator: Operator<'_>,
 ) -> Result<(Uuid, i64, i64), LetterError> {
     let generation = lock(connection, projection).await?;
-    let (entity, projection) = (&*projection.spelled(entity), &*projection.name);
+    let spelled = projection.spelled(entity);
+    let (entity, projection) = (spelled.as_deref().unwrap_or(entity), &*projection.name);
     let stands = store::gate::lock(connection, &[entity], &[i64::MIN]).await?;
     let no_gap = || LetterError::NoGap {
         projection: projection.to_owned(),

@@ -28,7 +28,7 @@ pub(super) fn allowed(applier: &Applier<'_>, events: &Events<'_>) -> Result<(), 
         let at = index as Ref;
         let last = events.rejected.get(&at).map_or("", |last| &last.detail);
         let why = format!(
-            "{why}, which looks like a bad deployment, so nothing more is parked. The last one: {last}"
+            "{why}, which looks like a bad deployment, so nothing more is parked. Repair it; if the records are at fault, raise `failed_consecutive_max` or `failed_share_max` until they are parked. The last one: {last}"
         );
         return Err(halt(at, rejection.reason, why));
     }

@@ -45,7 +45,7 @@ pub(crate) enum ResetError {
         mine: String,
     },
     #[error(
-        "the setup SQL of `{0}` has changed since its tables were made; a reset empties tables and cannot change them. `tidegate rebuild start {0}` builds new ones beside them; raise the projection's `version` first"
+        "the setup SQL of `{0}` has changed since its tables were made; a reset empties tables and cannot change them. `tidegate rebuild start {0}` builds new ones beside them; raise `version` in [projections.{0}] first, so that processes with the old setup stay away from them"
     )]
     SetupChanged(String),
     #[error(

@@ -28,10 +28,10 @@ pub(crate) struct Table {
 
 impl Table {
     /// Whether two entities never have the same value of a column, if there is such a one: of another type than theirs one
-    /// value may have several spellings.
+    /// value may have several spellings, and of text what a collation takes as equal need not be the same.
     pub(crate) fn tells_apart(&self, column: &str, entity_type: &str) -> Option<bool> {
         let at = self.columns.iter().position(|name| name == column)?;
-        Some(self.exact[at] || self.types[at] == entity_type)
+        Some(self.exact[at] || entity_type != "text" && self.types[at] == entity_type)
     }
 
     /// The type of a column that tells entities apart.

@@ -41,13 +41,18 @@ pub(crate) async fn facts(connection: &mut PgConnection) -> Result<Facts, Error>
 
 /// Whether two connections that are both open share processes of the server, as behind a pooler in transaction mode.
 ///
-/// One is asked twice, so that a pooler that hands its sessions out in turn is seen too.
+/// Both are asked several times in turn: a pooler hands out one session or another, as others leave them free.
 pub(crate) async fn is_shared(
     one: &mut PgConnection,
     other: &mut PgConnection,
 ) -> Result<bool, Error> {
-    let first = pid(one).await?;
-    Ok(pid(one).await? != first || pid(other).await? == first)
+    let (first, second) = (pid(one).await?, pid(other).await?);
+    for _ in 0..10 {
+        if first == second || pid(one).await? != first || pid(other).await? != second {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Without a prepared statement, which a pooler may forget.

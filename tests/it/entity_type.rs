@@ -46,6 +46,7 @@ gate        = "newest"
 gate_in     = "sum.entity"
 columns     = { amount = "bigint" }
 setup       = "by_uuid.sql"
+entity_rows = ["sum.entity"]
 [[projections.by_uuid.apply]]
 sql = """
 INSERT INTO sum AS s (entity, amount, events, _sequence, _previous)
@@ -69,7 +70,7 @@ fn sums(world: &World, schema: &str) -> Vec<(String, i64, i64)> {
     ))
 }
 
-/// Three entities whose events spell them in several ways, some of them sent twice, in two partitions each.
+/// Three entities whose events spell them in several ways, each of them sent twice, in one partition.
 fn world() -> (World, usize) {
     let in_row = format!("{SETUP}, _sequence bigint NOT NULL, _previous bigint)");
     let files = [
@@ -184,7 +185,20 @@ fn numbers_are_built_anew_as_they_were_applied() {
         let explained = launch(&world, "explain").output(&["explain", kind, "--entity", "+7"]);
         let explained = explained.expect(0).stdout;
         assert!(explained.contains("stands at sequence 12"), "{explained}");
+        let refused = launch(&world, "refused").output(&["rebuild", "entity", kind, "7x", "--yes"]);
+        let refused = refused.expect(64).stderr;
+        assert!(refused.contains("`7x` can be no entity"), "{refused}");
     }
+    let (of_uuids, uuid) = (
+        sums(&world, "by_uuid"),
+        "67E55044-10B1-426F-9247-BB680E5FE0C1",
+    );
+    let spoil = format!("UPDATE by_uuid.sum SET amount = 99 WHERE entity = '{uuid}'");
+    world.db.run(&spoil);
+    launch(&world, "entity")
+        .output(&["rebuild", "entity", "by_uuid", uuid, "--yes"])
+        .expect(0);
+    assert_eq!(sums(&world, "by_uuid"), of_uuids);
     process.stop();
 }
 

@@ -129,7 +129,7 @@ fn a_build_that_no_process_takes_says_since_when_and_what_is_missing() {
     };
     tells(
         &world,
-        "UTC): it takes one of `tidegate run` with its configuration, and none is known",
+        "UTC): it takes one of `tidegate run` with its configuration; the log of one",
     );
     let left = &status(&world, "balances")["beside"][0]["waiting"]["left_at"];
     assert!(left.is_string(), "{left}");

@@ -356,6 +356,17 @@ fn an_entity_is_left_alone_where_its_rows_cannot_be_told_or_its_events_are_missi
         refuse(&world, &[], words);
         world.change_projections(instead, said);
     }
+    // Equal is not the same there.
+    let collation =
+        |name: &str| format!("ALTER TABLE totals.entry ALTER COLUMN e TYPE text COLLATE {name}");
+    world.db.run("CREATE COLLATION totals.ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)");
+    world.db.run(&collation("totals.ci"));
+    refuse(
+        &world,
+        &[],
+        "column `e` of table `entry` is not of the type",
+    );
+    world.db.run(&collation("\"default\""));
     world.change_projections("[projections.totals]", "[projections.totals]\nversion = 2");
     refuse(&world, &[], "made by another definition");
     world.change_projections("\nversion = 2", "");

@@ -93,6 +93,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
         }
         (None, Some(entity)) => {
             let entity = projection.spelled(entity);
+            let entity = entity.map_err(|why| Failed::new(64, anyhow::anyhow!(why)))?;
             entity::answer(&mut connection, projection, generation, &entity).await?
         }
         (None, None) => return Err(Failed::new(64, anyhow::anyhow!("no record is named"))),

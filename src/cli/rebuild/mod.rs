@@ -165,7 +165,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
             builder.stop().await;
             match done? {
                 true => Ok(()),
-                false => Err(differ()),
+                false => Err(differ(&named.projection)),
             }
         }
         Command::CutOver(CutOver { named, yes }) => {
@@ -291,9 +291,9 @@ async fn compare(rebuilder: &Rebuilder, builder: &mut Builder) -> Result<bool, F
     Ok(verified.holds())
 }
 
-fn differ() -> Failed {
+fn differ(projection: &str) -> Failed {
     let error = anyhow::anyhow!(
-        "the tables differ. If that is what the change was made for, `tidegate rebuild cut-over --accept-differences`"
+        "the tables differ. If that is what the change was made for, `tidegate rebuild cut-over {projection} --accept-differences`. Records that are parked in one of them only differ too: `tidegate dead-letters list {projection}`"
     );
     Failed::new(CODE_NEEDS_A_PERSON, error)
 }
@@ -306,7 +306,7 @@ async fn compare_and_cut_over(
 ) -> Done {
     let same = compare(rebuilder, builder).await?;
     if !same && !yes.accept_differences {
-        return Err(differ());
+        return Err(differ(name));
     }
     println!("The tables of schema `{name}` are replaced by those that were built.");
     cut_over(rebuilder, builder, name, yes.yes).await
@@ -444,7 +444,9 @@ async fn rebuilder_of(
         partitions.sort();
         partitions.dedup();
         let projection = Arc::make_mut(&mut projection);
-        projection.only = Some(projection.spelled(entity));
+        let entity = projection.spelled(entity);
+        let entity = entity.map_err(|why| Failed::new(64, anyhow::anyhow!(why)))?;
+        projection.only = Some(entity);
         projection.only_in = partitions;
     }
     let rebuilder = Rebuilder::new(config, projection, who("rebuild"), stop);

@@ -67,7 +67,9 @@ pub(in crate::cli) fn waits(waiting: &Waiting) -> String {
         .left_at
         .map_or_else(String::new, |at| format!(" (left to it {})", time(at)));
     let missing = match &*waiting.declined {
-        "" => "it takes one of `tidegate run` with its configuration, and none is known",
+        "" => {
+            "it takes one of `tidegate run` with its configuration; the log of one that has it says what is in its way"
+        }
         declined => declined,
     };
     format!("no process does at the moment{since}: {missing}")

@@ -75,7 +75,8 @@ impl Writer {
             };
             let bound = self.bound(partition);
             let mut taken = Vec::new().into_iter();
-            // What is taken is held, all of it. What is behind the bound is left in the queue, but for the last few taken.
+            // What is taken is held, all of it. What is behind the bound is left in the queue, but for a few where the log has
+            // gaps.
             while running.ended.is_none()
                 && (taken.len() > 0
                     || expected(running) < bound
@@ -83,7 +84,9 @@ impl Writer {
                         && bytes < self.limits.batch_bytes_max)
             {
                 let Some(polled) = taken.next() else {
-                    let room = work.batch_records_max - records;
+                    let below = bound.get().saturating_sub(expected(running).get());
+                    let below = usize::try_from(below).unwrap_or(usize::MAX);
+                    let room = (work.batch_records_max - records).min(below);
                     taken = running.queue.take(room, with_headers).into_iter();
                     continue;
                 };
@@ -161,12 +164,16 @@ impl Writer {
                             ),
                         });
                     }
+                    // librdkafka takes the error for a record, and would go on behind the one that it could not fetch,
+                    // and say that it was passed.
                     Polled::Failed(error) => {
                         let trouble = error.to_string();
-                        if trouble != running.trouble {
-                            warn!(projection = self.projection.name, %partition, trouble, "kafka; it tries again by itself");
-                            running.trouble = trouble;
+                        if work.fetch_troubles.get(partition) != Some(&trouble) {
+                            warn!(projection = self.projection.name, %partition, trouble, "kafka; fetching again");
+                            work.fetch_troubles.insert(partition.clone(), trouble);
                         }
+                        again.push(partition.clone());
+                        break;
                     }
                 }
             }
@@ -344,7 +351,7 @@ impl Writer {
             .filter_map(|(partition, state)| match state {
                 State::Running(running) => {
                     let below = running.held.below(self.bound(partition));
-                    Some((below, running.held.bytes))
+                    Some((below, running.held.bytes_of(below)))
                 }
                 _ => None,
             });
@@ -451,6 +458,7 @@ impl Writer {
         let mut recovered: Vec<&TopicPartition> = Vec::new();
         for (partition, count, to) in moved {
             work.schema_waits.remove(partition);
+            work.fetch_troubles.remove(partition);
             if let Some(State::Running(running)) = work.partitions.get_mut(partition) {
                 let last = count
                     .checked_sub(1)
@@ -462,7 +470,6 @@ impl Writer {
                     isolation::after_success(limit, self.limits.batch_records_max)
                 });
                 running.condemned = None;
-                running.trouble.clear();
                 if std::mem::take(&mut running.retries) > 0 {
                     recovered.push(partition);
                 }

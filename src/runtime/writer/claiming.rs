@@ -333,7 +333,6 @@ impl Writer {
                     ended: None,
                     condemned: None,
                     retries: 0,
-                    trouble: String::new(),
                 }),
                 Fetched::NotAssigned => State::claim_at(Instant::now() + LOOK_EVERY),
                 Fetched::Failed(error) => {

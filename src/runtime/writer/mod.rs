@@ -112,8 +112,6 @@ struct Running {
     condemned: Option<Rejection>,
     /// Attempts in a row that may pass later; the position row says so.
     retries: u32,
-    /// The last trouble that librdkafka told of, so that it is not said again and again.
-    trouble: String,
 }
 
 /// Why a log does not go on, and whether it is another one than was applied.
@@ -160,6 +158,14 @@ impl Held {
                 .records
                 .partition_point(|record| record.offset() < bound.get()),
             _ => self.records.len(),
+        }
+    }
+
+    /// The bytes of its first records.
+    fn bytes_of(&self, count: usize) -> usize {
+        match count == self.records.len() {
+            true => self.bytes,
+            false => self.records.iter().take(count).map(Record::size).sum(),
         }
     }
 
@@ -231,6 +237,8 @@ struct Work {
     brake: Brake,
     /// How often in a row a partition's next record had a schema that could not be asked for.
     schema_waits: BTreeMap<TopicPartition, u32>,
+    /// Why the last fetch of a partition has failed, so that it is not said again and again.
+    fetch_troubles: BTreeMap<TopicPartition, String>,
     /// Records are fetched with their headers.
     with_headers: bool,
     /// Positions have moved that a crash of Postgres may take back: not to be mirrored yet.
@@ -270,6 +278,7 @@ impl Writer {
             unknown: None,
             brake: Brake::new(parking.consecutive_max, parking.share_max),
             schema_waits: BTreeMap::new(),
+            fetch_troubles: BTreeMap::new(),
             with_headers: self.projection.reads_headers(),
             unconfirmed: false,
             stretch: None,
