@@ -311,13 +311,18 @@ fn can_ask() -> Done {
     }
 }
 
-/// Who acts, for the record.
-/// Who says it, for `operation`. In a container there is often nobody's name.
+/// Who acts, for the record. In a container there is often nobody's name.
 fn who(command: &str) -> String {
     let mut names = ["USER", "LOGNAME"].into_iter();
     let user = names.find_map(|name| std::env::var(name).ok());
     let user = user.unwrap_or_else(|| format!("somebody at {}", runtime::host()));
     format!("{user} (tidegate {command})")
+}
+
+/// An entity that is named on the command line, as the projection spells it.
+fn spelled(projection: &Projection, entity: &str) -> Result<String, Failed> {
+    let spelled = projection.spelled(entity);
+    spelled.map_err(|why| Failed::new(64, anyhow::anyhow!(why)))
 }
 
 fn reposition_failed(error: RepositionError) -> Failed {

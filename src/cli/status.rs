@@ -63,12 +63,20 @@ pub(super) async fn execute(arguments: Arguments) -> Done {
 
 /// What `--json` shows.
 pub(super) async fn read(database: &Database, kafka: &Connection) -> Result<Value, Failed> {
+    let Seen(positions, builds, streams, logs) = see(database, kafka).await?;
+    Ok(as_json(&positions, &builds, &streams, &logs))
+}
+
+/// All that is shown.
+struct Seen(Vec<Position>, Vec<UnderWay>, Vec<Stream>, Logs);
+
+async fn see(database: &Database, kafka: &Connection) -> Result<Seen, Failed> {
     let mut connection = connect(database).await?;
     let positions = positions(database, &mut connection).await?;
     let streams = outbox::status(&mut connection).await?;
     let builds = generation::under_way(&mut connection).await?;
     let logs = logs(kafka, &positions).await;
-    Ok(as_json(&positions, &builds, &streams, &logs))
+    Ok(Seen(positions, builds, streams, logs))
 }
 
 async fn positions(
@@ -87,15 +95,10 @@ async fn positions(
 
 async fn show(config: &Config, json: bool) -> Done {
     let database = database(config)?;
-    let mut connection = connect(&database).await?;
-    let positions = positions(&database, &mut connection).await?;
-    let streams = outbox::status(&mut connection).await?;
-    let builds = generation::under_way(&mut connection).await?;
-    let logs = logs(&config.kafka, &positions).await;
     if json {
-        let json = as_json(&positions, &builds, &streams, &logs);
-        println!("{json:#}");
+        println!("{:#}", read(&database, &config.kafka).await?);
     } else {
+        let Seen(positions, builds, streams, logs) = see(&database, &config.kafka).await?;
         print(&positions, &builds, &streams, &logs);
     }
     Ok(())

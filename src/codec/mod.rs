@@ -509,6 +509,7 @@ impl Decoder {
         };
 
         let entity = self.entity.as_ref().map(|place| {
+            // I4: equal values are one entity at the gate, as they are one row.
             let entity = identity(place).and_then(|entity| self.entity_type.spelled(entity));
             entity.map_err(|why| place.named("entity", &why))
         });

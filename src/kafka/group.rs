@@ -37,7 +37,7 @@ pub(super) struct WriterSide {
 /// The callback context.
 pub(super) struct Callbacks(pub(super) Arc<Group>, pub(super) Client);
 
-/// What callbacks, poll thread and writers share. Not the consumer: it must be dropped on its thread.
+/// What all of them share.
 pub(super) struct Group {
     pub(super) name: String,
     pub(super) by_hand: bool,
@@ -68,10 +68,7 @@ impl Group {
         usize::try_from(partition.partition()).unwrap_or(0) % self.writers.len()
     }
 
-    pub(super) fn by_writer(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Vec<(usize, Vec<TopicPartition>)> {
+    fn by_writer(&self, partitions: &[TopicPartition]) -> Vec<(usize, Vec<TopicPartition>)> {
         let mut shares: BTreeMap<usize, Vec<TopicPartition>> = BTreeMap::new();
         for partition in partitions {
             let share = shares.entry(self.writer(partition)).or_default();
@@ -91,11 +88,7 @@ impl Group {
             )
     }
 
-    pub(super) fn assigned(
-        &self,
-        consumer: &BaseConsumer<Callbacks>,
-        partitions: &[TopicPartition],
-    ) {
+    fn assigned(&self, consumer: &BaseConsumer<Callbacks>, partitions: &[TopicPartition]) {
         info!(group = self.name, partitions = %list(partitions), "assigned");
         // Fetches nothing yet. The call itself is needed: the group waits for it.
         let nothing = TopicPartitionList::new();

@@ -406,7 +406,7 @@ fn a_fetch_that_the_broker_refuses_is_tried_again() {
     });
 }
 
-// What a writer's rule rests on, to claim anew after any error: the record at the error counts as passed until then.
+// I10: what a writer's rule rests on, to claim anew after any error: the record at the error counts as passed until then.
 #[test]
 fn a_fetch_that_failed_is_right_again_once_it_is_made_anew() {
     let brokers = Brokers::new(1, 1);

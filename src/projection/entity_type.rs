@@ -21,14 +21,15 @@ pub enum EntityType {
 }
 
 impl EntityType {
+    /// By their names.
     pub(crate) const ALL: [(&'static str, Self); 3] = [
-        ("text", Self::Text),
-        ("bigint", Self::Bigint),
-        ("uuid", Self::Uuid),
+        (Self::Text.sql(), Self::Text),
+        (Self::Bigint.sql(), Self::Bigint),
+        (Self::Uuid.sql(), Self::Uuid),
     ];
 
     /// The name of the type in SQL.
-    pub(crate) fn sql(self) -> &'static str {
+    pub(crate) const fn sql(self) -> &'static str {
         match self {
             Self::Text => "text",
             Self::Bigint => "bigint",

@@ -18,6 +18,7 @@ use super::entity_type::EntityType;
 use super::fold::quoted;
 use super::handler::HandlerError;
 use crate::engine::Class;
+use crate::store::schema::{self, Problem};
 
 /// The column in which a row carries its entity's last sequence.
 pub(crate) const SEQUENCE: &str = "_sequence";
@@ -30,7 +31,7 @@ pub(crate) struct GateIn {
     pub(crate) table: String,
     /// Its primary key: the entity.
     pub(crate) key: String,
-    pub(crate) entity_type: EntityType,
+    entity_type: EntityType,
     /// Reads the rows of entities: key, sequence, place, and what else the handler needs.
     load: Arc<str>,
 }
@@ -51,9 +52,14 @@ impl GateIn {
         }
     }
 
-    /// The type that its key must have, and the name of that.
-    pub(crate) fn key_type(&self) -> (Oid, &'static str) {
-        (Oid(self.entity_type.oid()), self.entity_type.sql())
+    /// Whether the table that a schema has can carry the gate.
+    pub(crate) async fn is_held(
+        &self,
+        connection: &mut PgConnection,
+        schema: &str,
+    ) -> Result<(), Problem> {
+        let of_type = (Oid(self.entity_type.oid()), self.entity_type.sql());
+        schema::holds_gate(connection, schema, (&self.table, &self.key), of_type).await
     }
 
     /// The statement that reads rows, as it is sent.

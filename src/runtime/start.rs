@@ -147,14 +147,7 @@ async fn create(
     let (setup, seed) = (&projection.setup, &projection.seed);
     schema::create(connection, name, setup, seed, projection.role.as_deref()).await?;
     if let Some(gate_in) = &projection.gate_in {
-        schema::holds_gate(
-            connection,
-            name,
-            &gate_in.table,
-            &gate_in.key,
-            gate_in.key_type(),
-        )
-        .await?;
+        gate_in.is_held(connection, name).await?;
     }
     store::projection::insert(connection, name).await?;
     let number = generation::insert(connection, name, true, name, &made(projection)).await?;

@@ -68,16 +68,7 @@ pub(crate) async fn check(
     )
     .await;
     let made = match (made, &projection.gate_in) {
-        (Ok(()), Some(gate_in)) => {
-            schema::holds_gate(
-                connection,
-                &scratch,
-                &gate_in.table,
-                &gate_in.key,
-                gate_in.key_type(),
-            )
-            .await
-        }
+        (Ok(()), Some(gate_in)) => gate_in.is_held(connection, &scratch).await,
         (made, _) => made,
     };
     if let Err(problem) = made {

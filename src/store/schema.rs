@@ -94,11 +94,9 @@ pub(crate) async fn create(
 pub(crate) async fn holds_gate(
     connection: &mut PgConnection,
     schema: &str,
-    table: &str,
-    key: &str,
-    entity_type: (Oid, &str),
+    (table, key): (&str, &str),
+    (of_type, type_name): (Oid, &str),
 ) -> Result<(), Problem> {
-    let (of_type, type_name) = entity_type;
     let (is_table, is_of_type, is_primary, has_sequence, cascades): (bool, bool, bool, bool, bool) =
         sqlx::query_as(GATE_IN)
             .bind(schema)

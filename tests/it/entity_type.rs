@@ -3,8 +3,8 @@
 use crate::bulk;
 use crate::harness::{LONG, Launch, World};
 
-/// A sum of each entity in SQL: with a gate apart, with the gate in the row, and of UUIDs.
-const PROJECTIONS: &str = r#"
+/// A sum of each entity in SQL, with a gate apart.
+const APART: &str = r#"
 [projections.apart]
 topics      = ["@in@"]
 entity      = "key"
@@ -18,7 +18,9 @@ entity_rows = ["sum.entity"]
 sql = """
 INSERT INTO sum AS s (entity, amount, events) SELECT _entity, sum(amount), count(*) FROM events GROUP BY _entity
 ON CONFLICT (entity) DO UPDATE SET amount = s.amount + excluded.amount, events = s.events + excluded.events"""
-
+"#;
+/// The same with the gate in the row.
+const IN_ROW: &str = r#"
 [projections.in_row]
 topics      = ["@in@"]
 entity      = "key"
@@ -28,26 +30,8 @@ gate        = "newest"
 gate_in     = "sum.entity"
 columns     = { amount = "bigint" }
 setup       = "in_row.sql"
-[[projections.in_row.apply]]
-sql = """
-INSERT INTO sum AS s (entity, amount, events, _sequence, _previous)
-SELECT _entity, sum(amount), count(*), max(_sequence), max(_previous) FROM events GROUP BY _entity
-ON CONFLICT (entity) DO UPDATE
-SET amount = s.amount + excluded.amount, events = s.events + excluded.events,
-    _sequence = excluded._sequence, _previous = excluded._previous
-WHERE s._sequence = excluded._previous"""
-
-[projections.by_uuid]
-topics      = ["@in@"]
-entity      = "/id"
-entity_type = "uuid"
-sequence    = "/s"
-gate        = "newest"
-gate_in     = "sum.entity"
-columns     = { amount = "bigint" }
-setup       = "by_uuid.sql"
 entity_rows = ["sum.entity"]
-[[projections.by_uuid.apply]]
+[[projections.in_row.apply]]
 sql = """
 INSERT INTO sum AS s (entity, amount, events, _sequence, _previous)
 SELECT _entity, sum(amount), count(*), max(_sequence), max(_previous) FROM events GROUP BY _entity
@@ -82,7 +66,12 @@ fn world() -> (World, usize) {
         ),
     ];
     let files = files.each_ref().map(|(name, sql)| (*name, &**sql));
-    let world = World::new(2, PROJECTIONS, &files);
+    let by_uuid = IN_ROW
+        .replace("in_row", "by_uuid")
+        .replace("\"bigint\"\nsequence", "\"uuid\"\nsequence")
+        .replace("\"key\"", "\"/id\"")
+        .replace("header:sequence", "/s");
+    let world = World::new(2, &format!("{APART}{IN_ROW}{by_uuid}"), &files);
     let sender = world.sender();
     let spellings: [&[&str]; 3] = [&["7", "007", "+7"], &["-12", "-0012"], &["900"]];
     let mut refused = 0;
@@ -210,22 +199,19 @@ fn a_table_with_keys_of_another_type_is_refused() {
         let said = format!("{}{}", found.stdout, found.stderr);
         assert!(said.contains(expected), "{expected:?} in {said}");
     };
-    let from = PROJECTIONS.find("[projections.in_row]").unwrap();
-    let to = PROJECTIONS.find("[projections.by_uuid]").unwrap();
-    let in_row = &PROJECTIONS[from..to];
     let setup = format!("{SETUP}, _sequence bigint NOT NULL, _previous bigint)");
     check(
-        in_row,
+        IN_ROW,
         &setup.replace("entity bigint", "entity integer"),
         "no column `entity` of type bigint",
     );
     check(
-        &in_row.replace("entity_type = \"bigint\"\n", ""),
+        &IN_ROW.replace("entity_type = \"bigint\"\n", ""),
         &setup,
         "that is their `entity_type`",
     );
     check(
-        &in_row.replace("\"bigint\"\nsequence", "\"integer\"\nsequence"),
+        &IN_ROW.replace("\"bigint\"\nsequence", "\"integer\"\nsequence"),
         &setup,
         "`entity_type`",
     );

@@ -12,7 +12,7 @@ use super::output::time;
 use super::skip::partition;
 use super::{
     CODE_NEEDS_A_PERSON, ConfigArgument, Done, Failed, connect, database, projections,
-    schema_registry,
+    schema_registry, spelled,
 };
 use crate::projection::{Projection, Registry};
 use crate::store::dead_letter::Kept;
@@ -92,8 +92,7 @@ pub(super) async fn execute(arguments: Arguments, registry: Registry) -> Done {
             .await?
         }
         (None, Some(entity)) => {
-            let entity = projection.spelled(entity);
-            let entity = entity.map_err(|why| Failed::new(64, anyhow::anyhow!(why)))?;
+            let entity = spelled(projection, entity)?;
             entity::answer(&mut connection, projection, generation, &entity).await?
         }
         (None, None) => return Err(Failed::new(64, anyhow::anyhow!("no record is named"))),

@@ -13,7 +13,7 @@ use super::output::{counted, number};
 use super::run::stop_on_signals;
 use super::{
     CODE_NEEDS_A_PERSON, CODE_TRY_AGAIN, ConfigArgument, Done, Failed, can_ask, confirmed,
-    database_itself, projections, who,
+    database_itself, projections, spelled, who,
 };
 use crate::projection::Registry;
 use crate::runtime::{Aside, Builder, RebuildError, Rebuilder, Standing};
@@ -444,9 +444,7 @@ async fn rebuilder_of(
         partitions.sort();
         partitions.dedup();
         let projection = Arc::make_mut(&mut projection);
-        let entity = projection.spelled(entity);
-        let entity = entity.map_err(|why| Failed::new(64, anyhow::anyhow!(why)))?;
-        projection.only = Some(entity);
+        projection.only = Some(spelled(projection, entity)?);
         projection.only_in = partitions;
     }
     let rebuilder = Rebuilder::new(config, projection, who("rebuild"), stop);

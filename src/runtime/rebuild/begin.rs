@@ -100,14 +100,7 @@ impl Rebuilder {
         )
         .await?;
         if let Some(gate_in) = &self.projection.gate_in {
-            schema::holds_gate(
-                connection,
-                &schema,
-                &gate_in.table,
-                &gate_in.key,
-                gate_in.key_type(),
-            )
-            .await?;
+            gate_in.is_held(connection, &schema).await?;
         }
         if let Some(table) = swap::touched(connection, live.schema_oid).await? {
             return Err(RebuildError::TouchesLive(table)); // I8

@@ -134,8 +134,8 @@ impl Builds {
         connection: &mut Option<PgConnection>,
     ) {
         for build in under_way {
-            let why = self.declines(build, is_alone);
-            let (Some(why), Some(of)) = (why, connection.as_mut()) else {
+            let takes = self.takes(build, is_alone);
+            let (Some(Err(why)), Some(of)) = (takes, connection.as_mut()) else {
                 continue;
             };
             let why = format!("{} has its definition, but {why}", self.service.owner);
@@ -148,21 +148,25 @@ impl Builds {
         }
     }
 
-    fn declines(&self, build: &UnderWay, is_alone: bool) -> Option<&'static str> {
-        let mut all = self.projections.iter();
-        let projection = all.find(|projection| projection.name == build.projection)?;
-        let (made, config) = (made(projection), &self.service.config);
-        if build.taken || !build.is_detached() || build.made.definition != made.definition {
+    /// Whether this process is to work on a build; none if that is no matter of its.
+    fn takes(&self, build: &UnderWay, is_alone: bool) -> Option<Result<(), &'static str>> {
+        if build.taken || !build.is_detached() {
             return None;
         }
-        if build.made != made {
-            Some("other statements, or another seed or setup")
-        } else if !config.rebuild.enabled {
-            Some("`rebuild.enabled = false`")
-        } else {
-            (!is_alone)
-                .then_some("a pooler between it and Postgres, through which nobody can build")
+        let mut all = self.projections.iter();
+        let mine = made(all.find(|projection| projection.name == build.projection)?);
+        if build.made.definition != mine.definition {
+            return None;
         }
+        Some(if build.made != mine {
+            Err("other statements, or another seed or setup")
+        } else if !self.service.config.rebuild.enabled {
+            Err("`rebuild.enabled = false`")
+        } else if !is_alone {
+            Err("a pooler between it and Postgres, through which nobody can build")
+        } else {
+            Ok(())
+        })
     }
 
     async fn see(
@@ -198,9 +202,7 @@ impl Builds {
                     error!(projection = name, "a task that builds has panicked");
                 }
             }
-            let is_mine = build.is_detached() && !build.taken && build.made == made(projection);
-            let config = &self.service.config;
-            if is_mine && config.rebuild.enabled && is_alone {
+            if self.takes(build, is_alone) == Some(Ok(())) {
                 let rebuilder = Rebuilder {
                     service: Arc::new(self.service.beside()),
                     projection: Arc::clone(projection),

@@ -164,7 +164,7 @@ impl Writer {
                             ),
                         });
                     }
-                    // librdkafka takes the error for a record, and would go on behind the one that it could not fetch,
+                    // I10: librdkafka takes the error for a record, and would go on behind the one that it could not fetch,
                     // and say that it was passed.
                     Polled::Failed(error) => {
                         let trouble = error.to_string();
